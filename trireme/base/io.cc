@@ -1,0 +1,145 @@
+#include "trireme/base/io.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme::base {
+namespace {
+
+constexpr size_t kBufferBytes = 1 << 20;
+
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+int open_to_read(const std::string& path) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw IoError(path, errno, "opening");
+  return fd;
+}
+
+size_t regular_file_size(int fd, const std::string& path) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) throw IoError(path, errno, "reading its size");
+  if (S_ISDIR(info.st_mode)) throw IoError(path, EISDIR, "opening");
+  return static_cast<size_t>(info.st_size);
+}
+
+void write_all(int fd, const char* data, size_t size, const std::string& path) {
+  while (size > 0) {
+    ssize_t n = ::write(fd, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw IoError(path, errno, "writing");
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  Descriptor file{open_to_read(path)};
+  regular_file_size(file.fd, path);
+  std::string content;
+  std::string chunk(kBufferBytes, '\0');
+  while (true) {
+    ssize_t n = ::read(file.fd, chunk.data(), chunk.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw IoError(path, errno, "reading");
+    if (n == 0) return content;
+    content.append(chunk.data(), static_cast<size_t>(n));
+  }
+}
+
+void sync_directory(const std::string& path) {
+  Descriptor directory{::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (directory.fd < 0) throw IoError(path, errno, "opening the directory");
+  if (::fsync(directory.fd) != 0 && errno != EINVAL) throw IoError(path, errno, "fsync");
+}
+
+void write_file_atomic(const std::string& path, std::string_view content) {
+  std::string temporary = path + ".tmp";
+  {
+    FileWriter writer(temporary);
+    writer.write(content);
+    writer.close();
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    int error_number = errno;
+    ::unlink(temporary.c_str());
+    throw IoError(path, error_number, "renaming the finished file");
+  }
+  size_t slash = path.rfind('/');
+  sync_directory(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  Descriptor file{open_to_read(path)};
+  size_ = regular_file_size(file.fd, path);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (address == MAP_FAILED) throw IoError(path, errno, "mapping");
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+FileWriter::FileWriter(const std::string& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) throw IoError(path, errno, "creating");
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(path_.c_str());
+}
+
+void FileWriter::write(const void* data, size_t size) {
+  bytes_ += static_cast<int64_t>(size);
+  if (size >= kBufferBytes) {
+    flush();
+    write_all(fd_, static_cast<const char*>(data), size, path_);
+    return;
+  }
+  buffer_.append(static_cast<const char*>(data), size);
+  if (buffer_.size() >= kBufferBytes) flush();
+}
+
+void FileWriter::flush() {
+  write_all(fd_, buffer_.data(), buffer_.size(), path_);
+  buffer_.clear();
+}
+
+void FileWriter::close() {
+  flush();
+  if (::fsync(fd_) != 0 && errno != EINVAL) throw IoError(path_, errno, "fsync");
+  if (::close(std::exchange(fd_, -1)) != 0) throw IoError(path_, errno, "closing");
+}
+
+}  // namespace trireme::base

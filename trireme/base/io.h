@@ -1,0 +1,57 @@
+#pragma once
+// Files: whole reads, memory maps, atomic and durable writes. Every failure is an IoError with the path.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace trireme::base {
+
+/// The whole content of a file.
+std::string read_file(const std::string& path);
+
+/// Writes beside the target, fsyncs, then renames: readers see the old content or the new, never a part.
+void write_file_atomic(const std::string& path, std::string_view content);
+
+/// Makes a directory's entries durable.
+void sync_directory(const std::string& path);
+
+/// A read-only memory map of a whole file; an empty file maps to an empty span.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// Appends to a new file; `close` makes it durable. Destroyed unclosed, it removes the partial file.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::string& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  void write(const void* data, size_t size);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  int64_t bytes_written() const { return bytes_; }
+  /// Flushes, fsyncs and closes.
+  void close();
+
+ private:
+  void flush();
+  std::string path_, buffer_;
+  int fd_ = -1;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace trireme::base

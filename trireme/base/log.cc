@@ -1,0 +1,47 @@
+#include "trireme/base/log.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+
+#include "trireme/base/error.h"
+
+namespace trireme::base {
+namespace {
+constexpr std::string_view kLabels[] = {"debug: ", "", "warning: ", "error: "};
+}
+
+Logger::Logger(std::string prefix, LogLevel stderr_level)
+    : prefix_(std::move(prefix)), stderr_level_(stderr_level) {}
+
+Logger::~Logger() {
+  if (file_) std::fclose(file_);
+}
+
+void Logger::open_file(const std::string& path) {
+  std::lock_guard lock(mutex_);
+  if (file_) std::fclose(file_);
+  file_ = std::fopen(path.c_str(), "ae");
+  if (!file_) throw IoError(path, errno, "opening the log");
+}
+
+void Logger::write(LogLevel level, std::string_view line) {
+  std::lock_guard lock(mutex_);
+  std::string_view label = kLabels[static_cast<int>(level)];
+  if (level >= stderr_level_) {
+    std::string text = prefix_.empty() ? fmt::format("{}{}\n", label, line)
+                                       : fmt::format("[{}] {}{}\n", prefix_, label, line);
+    std::fwrite(text.data(), 1, text.size(), stderr);
+  }
+  if (!file_) return;
+  std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%F %T ", &local);
+  std::string text = fmt::format("{}{}{}\n", stamp, label, line);
+  std::fwrite(text.data(), 1, text.size(), file_);
+  std::fflush(file_);
+}
+
+}  // namespace trireme::base

@@ -1,0 +1,59 @@
+#pragma once
+// World: one rank's view of the job. A rank is an object, so a test runs N ranks as N threads of one process.
+// DeviceMesh: the mesh together with this rank's communicators along its axes.
+//
+//   run_ranks(8, [](World& world) { DeviceMesh mesh(world, Mesh({.pp = 2, .dp = 2, .tp = 2})); ... });
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "trireme/comm/comm.h"
+#include "trireme/layout/mesh.h"
+
+namespace trireme::dist {
+
+class World {
+ public:
+  /// One rank that is alone.
+  static World single();
+  explicit World(std::unique_ptr<comm::Backend> backend, c10::Device device = c10::kCPU);
+
+  int rank() const;
+  int size() const;
+  c10::Device device() const { return device_; }
+  /// Collective over `ranks` (world ranks in group order, this rank among them). A group of one needs no call.
+  comm::Comm comm(std::span<const int> ranks, const std::string& name);
+  /// Stops the peers within a second with this rank and `why` in their error.
+  void abort(const std::string& why);
+
+ private:
+  std::unique_ptr<comm::Backend> backend_;
+  c10::Device device_;
+};
+
+/// Sets this thread's intra-op threads; first thing in each rank thread (see docs/libtorch-notes.md).
+void set_rank_threads(int threads);
+
+/// Runs `body` as `ranks` ranks on threads of this process; a failing rank aborts the others; rethrows the first
+/// failure. `threads` are the intra-op threads of each rank.
+void run_ranks(int ranks, const std::function<void(World&)>& body, int threads = 1,
+               std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+struct DeviceMesh {
+  layout::Mesh mesh;
+  layout::Coord coord;
+  comm::Comm world, pp, dp, tp;
+
+  /// Every axis of size 1.
+  DeviceMesh() = default;
+  /// Collective over the world; ConfigError when the mesh's size is not the world's.
+  DeviceMesh(World& world, const layout::Mesh& mesh);
+  const comm::Comm& along(layout::Axis axis) const;
+};
+
+}  // namespace trireme::dist

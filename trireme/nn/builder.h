@@ -1,0 +1,77 @@
+#pragma once
+// Builder: what a layer is constructed with. It knows the scope (name prefix), the policy and this rank's place,
+// declares parameters in the ParamStore and hands out the local slices. Layers never see ranks or stages.
+
+#include <string>
+#include <vector>
+
+#include "trireme/dist/world.h"
+#include "trireme/layout/model_description.h"
+#include "trireme/nn/layer.h"
+#include "trireme/nn/param_store.h"
+
+namespace trireme::nn {
+
+/// What is the same for every layer of a model on this rank.
+struct BuildOptions {
+  base::DType dtype = base::DType::f32;
+  bool sequence_parallel = false;
+  uint64_t seed = 0;
+};
+
+class Builder {
+ public:
+  Builder(const dist::DeviceMesh& mesh, const Policy& policy, const BuildOptions& options, ParamStore& store,
+          const std::map<std::string, std::vector<int>>& stages_of_param);
+
+  /// The same builder with `name` appended to the scope: b / "attn" / "c_attn".
+  Builder operator/(const std::string& name) const;
+  /// The builder of chain link `index`.
+  Builder at_layer(int index) const;
+  const std::string& scope() const { return scope_; }
+  int layer_index() const { return layer_index_; }
+
+  /// Declares `scope.name`. `tp` is its place on the tensor axis.
+  Param* param(const std::string& name, const layout::Shape& shape, layout::Init init, layout::Sbp tp,
+               std::vector<int64_t> fused = {}, int64_t granularity = 1) const;
+  /// Place of a parameter that touches the residual stream: replicated when the stream is split, else invariant.
+  layout::Sbp stream_param() const;
+  /// Place of the residual stream [batch, seq, hidden] on tp: invariant, or split(1).
+  layout::Sbp stream() const;
+
+  Rule rule() const { return find_rule(*policy_, scope_); }
+  const comm::Comm& tp() const { return mesh_->tp; }
+  const BuildOptions& options() const { return *options_; }
+
+ private:
+  const dist::DeviceMesh* mesh_;
+  const Policy* policy_;
+  const BuildOptions* options_;
+  ParamStore* store_;
+  const std::map<std::string, std::vector<int>>* stages_of_param_;
+  std::string scope_;
+  int layer_index_ = 0;
+};
+
+/// This rank's part of a model: the chunks of layers it holds, and their parameters (declared, not yet
+/// materialized). Not collective.
+struct Model {
+  ModelDef def;
+  BuildOptions options;
+  std::vector<int> layers_per_chunk;                                 // blocks and their neighbours, whole chain
+  std::vector<std::vector<std::unique_ptr<Layer>>> chunks;           // this rank's
+  std::vector<std::vector<int>> layer_indices;                       // chain index of each layer
+  ParamStore store;
+};
+
+/// Builds the layers of this rank's stage. `blocks_per_chunk` is one count per global chunk; chunk c lies on
+/// stage rank_of_chunk[c].
+std::unique_ptr<Model> build_model(ModelDef def, const dist::DeviceMesh& mesh, const BuildOptions& options,
+                                   const std::vector<int>& blocks_per_chunk, const std::vector<int>& rank_of_chunk);
+
+/// The whole model without memory: every parameter with stages and placement, layers, FLOPs.
+layout::ModelDescription describe(const ModelDef& def, const layout::Mesh& mesh, const BuildOptions& options,
+                                  const std::vector<int>& blocks_per_chunk, const std::vector<int>& rank_of_chunk,
+                                  int64_t seq);
+
+}  // namespace trireme::nn

@@ -1,0 +1,57 @@
+#pragma once
+// Context: what a forward pass may know beside its State. Random: the run's random numbers by coordinate.
+// WeightQueue: weight gradients that wait until the pipeline asks for them.
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/nn/state.h"
+
+namespace trireme::nn {
+
+enum class Mode : uint8_t { train, eval };
+
+/// Keys of random streams; the counter is a global coordinate, so masks do not depend on the layout.
+struct Random {
+  uint64_t seed = 0, step = 0;
+  uint64_t key(uint64_t layer, uint64_t site) const;
+};
+
+/// Weight gradients in the order in which the input gradients were made.
+class WeightQueue {
+ public:
+  void add(std::function<void()> work) { work_.push_back(std::move(work)); }
+  /// Runs all of them without autograd.
+  void drain();
+  bool empty() const { return work_.empty(); }
+
+ private:
+  std::vector<std::function<void()>> work_;
+};
+
+/// Keys and values of earlier tokens, per layer: [batch, local heads, seen, head size].
+struct KvCache {
+  std::map<int, std::pair<at::Tensor, at::Tensor>> layers;
+  int64_t seen = 0;  // tokens already in every layer's cache
+  /// Appends along the sequence and returns the whole.
+  std::pair<at::Tensor, at::Tensor> append(int layer, const at::Tensor& key, const at::Tensor& value);
+};
+
+/// Named intermediate tensors, for tests.
+using Taps = std::map<std::string, at::Tensor>;
+
+struct Context {
+  const Batch& batch;
+  Mode mode = Mode::train;
+  Random random = {};
+  at::Tensor anchor = {};              // scalar that requires a gradient: the graph's root where inputs are integers
+  WeightQueue* weight_queue = nullptr;  // null: weight gradients are made at once
+  KvCache* cache = nullptr;
+  Taps* taps = nullptr;
+};
+
+}  // namespace trireme::nn

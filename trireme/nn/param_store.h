@@ -1,0 +1,66 @@
+#pragma once
+// ParamStore: this rank's parameters. It owns flat buffers (buckets); parameters and gradients are views of
+// them. Parameters are plain tensors: gradients are written by the parameter functions (nn/parametric.h), never by
+// autograd, and every contribution is counted.
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/layout/slices.h"
+
+namespace trireme::nn {
+
+struct Param {
+  layout::ParamSpec spec;
+  layout::Slice slice;
+  at::Tensor data;  // local part
+  at::Tensor grad;  // same shape; fp32, or fp64 where the parameter is
+  int64_t uses = 0;  // by the layers of this rank, per micro-batch
+  int64_t contributions = 0;  // since the last zero_grad
+};
+
+/// Parameters that are synchronised alike (dtype, stages, replicated on tp or not), in reverse order of use.
+struct Bucket {
+  std::vector<Param*> params;
+  std::vector<int64_t> offsets;  // element offset of each parameter in the flat buffers
+  at::Tensor data, grad;         // flat; gaps between parameters (alignment) stay zero
+  std::vector<int> stages;       // of all its parameters
+  bool replicated_on_tp = false;
+};
+
+class ParamStore {
+ public:
+  /// Makes flat memory of `count` elements of a type, zeroed.
+  using Allocate = std::function<at::Tensor(int64_t count, at::ScalarType type)>;
+
+  /// Before materialize: adds a parameter, or counts one more use of it. The address is stable.
+  Param* declare(const layout::ParamSpec& spec, layout::Slice slice);
+  /// Allocates the buckets (of about `bucket_bytes`) and draws the initial values from (seed, name, global
+  /// index). Without `gradients` (evaluation, generation) only data is made.
+  void materialize(uint64_t seed, bool gradients, const Allocate& allocate = {}, int64_t bucket_bytes = 25 << 20);
+
+  /// Ordered by name.
+  std::vector<Param*> params() const;
+  Param* find(const std::string& name) const;  // or null
+  std::vector<Bucket>& buckets() { return buckets_; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  void zero_grad();
+  /// InternalError unless every parameter got exactly micro_batches x uses contributions.
+  void audit(int64_t micro_batches) const;
+
+ private:
+  std::deque<Param> storage_;  // order of declaration: order of use
+  std::map<std::string, Param*> by_name_;
+  std::vector<Bucket> buckets_;
+};
+
+/// Writes the initial values of a parameter's local slice.
+void initialize(Param& param, uint64_t seed);
+
+}  // namespace trireme::nn

@@ -1,0 +1,54 @@
+#pragma once
+// State: the named tensors that one layer hands to the next, and one stage to the next.
+// Batch: the tensors of one micro-batch as the loader made them; every stage sees its own copy.
+// StateSpec: a State without data, from which both ends of a pipeline edge know what travels.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/dtype.h"
+#include "trireme/data/batch.h"
+#include "trireme/layout/param_spec.h"
+
+namespace trireme::nn {
+
+class State {
+ public:
+  State() = default;
+  State(std::initializer_list<std::pair<std::string, at::Tensor>> tensors) : tensors_(tensors) {}
+  /// InternalError naming the tensors there are.
+  const at::Tensor& at(const std::string& name) const;
+  bool has(const std::string& name) const;
+  /// Replaces or appends.
+  void set(const std::string& name, at::Tensor tensor);
+  void erase(const std::string& name);
+  std::vector<std::pair<std::string, at::Tensor>>& tensors() { return tensors_; }
+  const std::vector<std::pair<std::string, at::Tensor>>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<std::pair<std::string, at::Tensor>> tensors_;
+};
+
+struct TensorSpec {
+  std::string name;
+  layout::Shape shape;  // as this rank holds it
+  base::DType dtype = base::DType::f32;
+  bool requires_grad = true;
+};
+using StateSpec = std::vector<TensorSpec>;
+/// Equal exactly for equal names, shapes, dtypes and gradients.
+uint64_t schema_hash(const StateSpec& spec);
+std::string to_string(const StateSpec& spec);
+
+struct Batch {
+  State tensors;       // "input_ids", "labels": [rows, seq], int64
+  at::Tensor samples;  // [rows] int64: index of each row in the global batch
+  int64_t rows = 0, seq = 0;
+  int64_t position = 0;  // of the first token, when earlier ones are in a cache
+};
+Batch to_tensors(const data::Batch& batch);
+
+}  // namespace trireme::nn
