@@ -1,0 +1,36 @@
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#include "tools/trireme/subcommands.h"
+#include "trireme/base/error.h"
+
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App program{"trireme: trains, checkpoints, generates with and serves transformer models on any layout",
+                   "trireme"};
+  program.require_subcommand(1);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    int code = program.exit(e);
+    return code == 0 ? 0 : 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const trireme::base::Error& e) {
+    std::fprintf(stderr, "trireme: error: %s\n", e.what());
+    return e.exit_code();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "trireme: internal error: %s\n", e.what());
+    return 70;
+  }
+}

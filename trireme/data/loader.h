@@ -1,0 +1,49 @@
+#pragma once
+// Loader: the micro-batches of each step for one rank, prefetched. What a step reads is a function of
+// (seed, consumed samples, global batch size): the layout only decides which rank sees which rows.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/data/batch.h"
+
+namespace trireme::data {
+
+/// A map-style source of samples in a fixed order that may be repeated for epochs without end.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  /// Samples of one epoch.
+  virtual int64_t size() const = 0;
+  virtual std::string description() const = 0;
+  /// Writes sample `index` (of the endless sequence: epochs follow one another) into `input_ids` and `labels`,
+  /// seq_length values each.
+  virtual void read(int64_t index, int64_t* input_ids, int64_t* labels) const = 0;
+  virtual int64_t seq_length() const = 0;
+};
+
+struct LoaderOptions {
+  int64_t micro_batch_size = 1, micro_batches = 1;
+  int dp_rank = 0, dp_size = 1;
+  int64_t first_sample = 0;  // consumed samples: where a resumed run goes on
+  int64_t end_sample = -1;   // one past the last (a ragged last batch is cut); -1: endless
+  int prefetch = 2;          // steps read ahead
+};
+
+/// Row i of micro-batch m on data-parallel rank d is sample m * (dp * micro_batch) + d * micro_batch + i of the
+/// global batch. Rows past `end_sample` are absent: a micro-batch may be short or empty.
+class Loader {
+ public:
+  Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
+  ~Loader();
+  /// The micro-batches of the next step. An error of the reading thread is rethrown here.
+  std::vector<Batch> next();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::data
