@@ -1,59 +1,77 @@
-# Finds LibTorch by path and defines the target LibTorch::LibTorch.
+# Finds LibTorch by path and defines the target LibTorch::LibTorch. Serves the CPU and CUDA builds of
+# the Python package `torch` and an unpacked LibTorch; needs no CUDA toolkit.
 #
-# Looked for, in this order: TRIREME_TORCH (variable or environment: the installed Python package
-# `torch` or an unpacked LibTorch), the package of .venv, the package of python3.
+# Looked for in this order: TRIREME_TORCH (variable or environment; nothing else is then tried), the
+# package of .venv, the package of python3, TRIREME_TORCH_HINT (what an installed trireme was built with).
 # Set: LibTorch_VERSION, LibTorch_CUDA (ON for a CUDA build), LibTorch_ROOT.
-set(LibTorch_MIN 2.11)
-set(LibTorch_MAX 2.14)
+set(_supported "2.11 to 2.14")
 
-set(_candidates)
-if(TRIREME_TORCH)
-  list(APPEND _candidates ${TRIREME_TORCH})
-elseif(DEFINED ENV{TRIREME_TORCH})
-  list(APPEND _candidates $ENV{TRIREME_TORCH})
-else()
+set(_asked ${TRIREME_TORCH})
+if(NOT _asked)
+  set(_asked $ENV{TRIREME_TORCH})
+endif()
+set(_candidates ${_asked})
+if(NOT _asked)
   foreach(_python ${CMAKE_SOURCE_DIR}/.venv/bin/python python3)
     execute_process(
       COMMAND ${_python} -c
         "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE _dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-    if(_dir)
-      list(APPEND _candidates ${_dir})
-    endif()
+    list(APPEND _candidates ${_dir})
   endforeach()
+  list(APPEND _candidates ${TRIREME_TORCH_HINT})
 endif()
 
+set(LibTorch_ROOT)
 foreach(_dir ${_candidates})
-  if(EXISTS ${_dir}/include/ATen/ATen.h AND EXISTS ${_dir}/lib)
-    set(LibTorch_ROOT ${_dir})
+  if(EXISTS ${_dir}/include/ATen/ATen.h AND IS_DIRECTORY ${_dir}/lib)
+    get_filename_component(LibTorch_ROOT ${_dir} ABSOLUTE)
     break()
   endif()
 endforeach()
-if(NOT LibTorch_ROOT)
+if(NOT LibTorch_ROOT AND _asked)
   message(FATAL_ERROR
-    "LibTorch was not found (looked in: ${_candidates}). Install the Python package torch==2.13.0 "
+    "TRIREME_TORCH=${_asked} is no LibTorch: ${_asked}/include/ATen/ATen.h or ${_asked}/lib is missing. "
+    "Expected the folder of an installed Python package `torch` (.../site-packages/torch) or of an "
+    "unpacked LibTorch. Correct it, or unset it to use the package of .venv.")
+elseif(NOT LibTorch_ROOT)
+  message(FATAL_ERROR
+    "LibTorch was not found (looked in: ${_candidates}). Run `make deps`, which installs torch==2.13.0 "
     "into .venv, or set TRIREME_TORCH to an installed `torch` package or an unpacked LibTorch.")
 endif()
 
-file(STRINGS ${LibTorch_ROOT}/include/torch/headeronly/version.h _version_lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
-string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3"
-  LibTorch_VERSION "${_version_lines}")
-if(LibTorch_VERSION VERSION_LESS ${LibTorch_MIN} OR
-   LibTorch_VERSION VERSION_GREATER_EQUAL 2.15)
+set(LibTorch_VERSION unknown)
+foreach(_header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+  if(EXISTS ${LibTorch_ROOT}/include/${_header})
+    file(STRINGS ${LibTorch_ROOT}/include/${_header} _lines
+      REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+    if(_lines MATCHES "MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+)")
+      set(LibTorch_VERSION ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.${CMAKE_MATCH_3})
+      break()
+    endif()
+  endif()
+endforeach()
+if(NOT LibTorch_VERSION MATCHES "^2\\.1[1-4]\\.")
   message(FATAL_ERROR
-    "LibTorch ${LibTorch_VERSION} at ${LibTorch_ROOT} is not supported: versions ${LibTorch_MIN} to "
-    "${LibTorch_MAX} are. Install torch==2.13.0 or point TRIREME_TORCH elsewhere.")
+    "LibTorch ${LibTorch_VERSION} at ${LibTorch_ROOT} is not supported: versions ${_supported} are. "
+    "Install torch==2.13.0, or point TRIREME_TORCH at a supported one.")
 endif()
 
-find_library(LibTorch_CPU_LIB torch_cpu PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH REQUIRED)
-find_library(LibTorch_C10_LIB c10 PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH REQUIRED)
-find_library(LibTorch_CUDA_LIB torch_cuda PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH)
+# A CUDA build's kernels register themselves when their library is loaded: nothing refers to them, so
+# the linker is told to keep it. Its own dependencies (cudart, cublas) are found at load time.
+set(_libs)
+foreach(_name torch_cpu c10)
+  if(NOT EXISTS ${LibTorch_ROOT}/lib/lib${_name}.so)
+    message(FATAL_ERROR "LibTorch at ${LibTorch_ROOT} is incomplete: lib/lib${_name}.so is missing. "
+      "Install it again.")
+  endif()
+  list(APPEND _libs ${LibTorch_ROOT}/lib/lib${_name}.so)
+endforeach()
 set(LibTorch_CUDA OFF)
-set(_libs ${LibTorch_CPU_LIB} ${LibTorch_C10_LIB})
-if(LibTorch_CUDA_LIB)
+if(EXISTS ${LibTorch_ROOT}/lib/libtorch_cuda.so)
   set(LibTorch_CUDA ON)
-  find_library(LibTorch_C10_CUDA_LIB c10_cuda PATHS ${LibTorch_ROOT}/lib NO_DEFAULT_PATH REQUIRED)
-  list(APPEND _libs ${LibTorch_CUDA_LIB} ${LibTorch_C10_CUDA_LIB})
+  list(APPEND _libs -Wl,--allow-shlib-undefined -Wl,--push-state,--no-as-needed
+    ${LibTorch_ROOT}/lib/libtorch_cuda.so ${LibTorch_ROOT}/lib/libc10_cuda.so -Wl,--pop-state)
 endif()
 
 if(NOT TARGET LibTorch::LibTorch)
@@ -62,6 +80,6 @@ if(NOT TARGET LibTorch::LibTorch)
     ${LibTorch_ROOT}/include ${LibTorch_ROOT}/include/torch/csrc/api/include)
   target_link_libraries(LibTorch::LibTorch INTERFACE ${_libs})
   target_link_options(LibTorch::LibTorch INTERFACE -Wl,-rpath,${LibTorch_ROOT}/lib)
+  message(STATUS "LibTorch ${LibTorch_VERSION} (CUDA: ${LibTorch_CUDA}) at ${LibTorch_ROOT}")
 endif()
 set(LibTorch_FOUND TRUE)
-message(STATUS "LibTorch ${LibTorch_VERSION} (CUDA: ${LibTorch_CUDA}) at ${LibTorch_ROOT}")
