@@ -38,13 +38,13 @@ struct ParamLayout {
 
 struct ParamSpec {
   std::string name;  // Hugging Face's name
-  Shape shape;       // global
+  Shape shape = {};  // global
   base::DType dtype = base::DType::f32;
   ParamKind kind = ParamKind::parameter;
-  Init init;
-  ParamLayout layout;
+  Init init = {};
+  ParamLayout layout = {};
   // A fused weight splits per block: sizes of the blocks along the split dim (q|k|v). Empty: one block.
-  std::vector<int64_t> fused;
+  std::vector<int64_t> fused = {};
   // Splits fall on multiples of this many rows (a head's size). 1: anywhere.
   int64_t granularity = 1;
 };
