@@ -2,7 +2,7 @@
 # the Python package `torch` and an unpacked LibTorch; needs no CUDA toolkit.
 #
 # Looked for in this order: TRIREME_TORCH (variable or environment; nothing else is then tried), the
-# package of .venv, the package of python3, TRIREME_TORCH_HINT (what an installed trireme was built with).
+# package of .venv, the package of python3.
 # Set: LibTorch_VERSION, LibTorch_CUDA (ON for a CUDA build), LibTorch_ROOT.
 set(_supported "2.11 to 2.14")
 
@@ -19,7 +19,6 @@ if(NOT _asked)
       OUTPUT_VARIABLE _dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     list(APPEND _candidates ${_dir})
   endforeach()
-  list(APPEND _candidates ${TRIREME_TORCH_HINT})
 endif()
 
 set(LibTorch_ROOT)
