@@ -73,10 +73,17 @@ if(EXISTS ${LibTorch_ROOT}/lib/libtorch_cuda.so)
     ${LibTorch_ROOT}/lib/libtorch_cuda.so ${LibTorch_ROOT}/lib/libc10_cuda.so -Wl,--pop-state)
 endif()
 
+# LibTorch's include folder also holds other libraries, among them an fmt of another version than the
+# one we link. Only its own folders are made visible.
+set(_include ${CMAKE_BINARY_DIR}/libtorch/include)
+file(MAKE_DIRECTORY ${_include})
+foreach(_folder ATen c10 caffe2 torch)
+  file(CREATE_LINK ${LibTorch_ROOT}/include/${_folder} ${_include}/${_folder} SYMBOLIC)
+endforeach()
+
 if(NOT TARGET LibTorch::LibTorch)
   add_library(LibTorch::LibTorch INTERFACE IMPORTED)
-  target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE
-    ${LibTorch_ROOT}/include ${LibTorch_ROOT}/include/torch/csrc/api/include)
+  target_include_directories(LibTorch::LibTorch SYSTEM INTERFACE ${_include})
   target_link_libraries(LibTorch::LibTorch INTERFACE ${_libs})
   target_link_options(LibTorch::LibTorch INTERFACE -Wl,-rpath,${LibTorch_ROOT}/lib)
   message(STATUS "LibTorch ${LibTorch_VERSION} (CUDA: ${LibTorch_CUDA}) at ${LibTorch_ROOT}")
