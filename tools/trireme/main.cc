@@ -12,6 +12,7 @@ int run(int argc, char** argv) {
   CLI::App program{"trireme: trains, checkpoints, generates with and serves transformer models on any layout",
                    "trireme"};
   program.require_subcommand(1);
+  trireme::tools::add_bench(program);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -6,6 +6,6 @@
 
 namespace trireme::tools {
 
-// Signature of all: void add_x(CLI::App& program);
+void add_bench(CLI::App& program);
 
 }  // namespace trireme::tools
