@@ -46,7 +46,8 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// Bytes moved by one rank, counted per kind of operation (payload, not protocol).
+/// Bytes moved by one rank, counted per kind of operation (payload, not protocol; of messages those it sent). A group
+/// of one moves nothing.
 struct Traffic {
   int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, all_to_all = 0, p2p = 0;
 };
