@@ -1,0 +1,44 @@
+"""A random Hugging Face GPT-2 with an odd vocabulary: the same greedy tokens as transformers on every layout."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from support import json_lines, trireme
+
+PROMPT = "the quick dog"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hf")
+    torch.manual_seed(5)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        ["the quick brown fox jumps over the lazy dog " * 20],
+        trainers.BpeTrainer(vocab_size=280, special_tokens=["<|endoftext|>"],
+                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    vocab = tokenizer.get_vocab_size() + 3
+    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=4, n_embd=40, n_head=2, n_positions=64, vocab_size=vocab,
+                                      layer_norm_epsilon=1e-4, eos_token_id=vocab - 1, bos_token_id=vocab - 1)).eval()
+    with torch.no_grad():
+        for parameter in gpt2.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.15)
+    gpt2.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>").save_pretrained(folder)
+    ids = torch.tensor([tokenizer.encode(PROMPT).ids])
+    with torch.no_grad():
+        tokens = gpt2.generate(ids, max_new_tokens=16, do_sample=False, pad_token_id=0)[0, ids.shape[1]:].tolist()
+    return folder, tokens, vocab - 1
+
+
+@pytest.mark.parametrize("tp,pp", [(1, 1), (2, 1), (1, 2), (2, 2), (1, 4)])
+def test_greedy_tokens(model, tp, pp):
+    folder, want, end = model
+    said = trireme("generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 16, "--greedy", "--json",
+                   "--tensor-parallel", tp, "--pipeline-parallel", pp).stdout
+    got = json_lines(said)[0]["new_ids"]
+    assert got == want or got == want[:want.index(end) + 1]

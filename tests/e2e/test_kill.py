@@ -1,0 +1,95 @@
+"""kill -9 of a random rank at a random moment: the others end naming it, and the resumed run equals an
+undisturbed one bit for bit. TRIREME_KILLS is how often (3, and 20 in the full suite)."""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from support import PROGRAM, layout, losses, train
+
+KILLS = int(os.environ.get("TRIREME_KILLS", 3))
+LAYOUT = [*layout(tp=2, pp=2), "train.zero_optimization.stage=1", "train.checkpointer.period=4"]
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    start = time.time()
+    train(tiny, folder, *LAYOUT, f"train.train_iter={STEPS}")
+    return losses(folder), time.time() - start
+
+
+def children(pid):
+    """The processes that `pid` started."""
+    tasks = pathlib.Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.glob("*/children") for child in task.read_text().split()]
+
+
+def steps_done(folder):
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_text().count('"loss"') if metrics.exists() else 0
+
+
+def saving(folder):
+    """Whether a checkpoint is being written: a folder that `latest` does not name yet."""
+    checkpoints = folder / "checkpoints"
+    if not checkpoints.exists():
+        return False
+    names = [entry.name for entry in checkpoints.iterdir() if entry.is_dir()]
+    return any(not name.startswith("step_") for name in names)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_kill(tiny, undisturbed, tmp_path, kill):
+    want, _ = undisturbed
+    dice = random.Random(kill)
+    shared = set(os.listdir("/dev/shm"))
+    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *LAYOUT, f"train.train_iter={STEPS}"]
+    run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True, stdin=subprocess.DEVNULL)
+    # Every third kill waits for a checkpoint that is being written, the others for a step.
+    moment = dice.randrange(5, STEPS - 2)
+    deadline = time.time() + 60
+    while run.poll() is None and time.time() < deadline:
+        done = steps_done(tmp_path)
+        if (kill % 3 == 1 and done >= 4 and saving(tmp_path)) or done >= moment:
+            break
+        time.sleep(0.001)
+    time.sleep(dice.random() * 0.01)
+    ranks = children(run.pid)
+    assert len(ranks) == 4, f"{ranks}: {run.communicate()[0] if run.poll() is not None else 'running'}"
+    victim = dice.choice(ranks)
+    os.kill(victim, signal.SIGKILL)
+    killed = time.time()
+    said, _ = run.communicate(timeout=30)
+    assert time.time() - killed < 5
+    assert run.returncode not in (0, None)
+    assert "rank" in said, said
+    assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks)
+    assert set(os.listdir("/dev/shm")) <= shared
+
+    train(tiny, tmp_path, *LAYOUT, f"train.train_iter={STEPS}", "--resume")
+    assert losses(tmp_path) == want
+    left = {entry.name for entry in (tmp_path / "checkpoints").iterdir()}
+    assert all(name == "latest" or name.startswith("step_") for name in left), left
+
+
+def test_signal_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path):
+    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *LAYOUT, f"train.train_iter={STEPS}"]
+    run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True, stdin=subprocess.DEVNULL)
+    while run.poll() is None and steps_done(tmp_path) < 6:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, said
+    assert "--resume" in said
+    assert 6 <= max(losses(tmp_path)) < STEPS
+    train(tiny, tmp_path, *LAYOUT, f"train.train_iter={STEPS}", "--resume")
+    assert losses(tmp_path) == undisturbed[0]

@@ -1,0 +1,46 @@
+"""One configuration with dropout draws the same losses on every layout, and the same ones twice."""
+
+import pytest
+
+from support import apart, layout, losses, train
+
+
+@pytest.fixture(scope="module")
+def one_rank(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    train(tiny, folder, *layout())
+    return losses(folder)
+
+
+def run(tiny, folder, *words):
+    train(tiny, folder, *words)
+    return losses(folder)
+
+
+def test_learns(one_rank):
+    assert len(one_rank) == 12
+    assert one_rank[12] < one_rank[1] - 0.05
+
+
+@pytest.mark.parametrize("words", [
+    layout(dp=2, tp=2, pp=2), layout(tp=4), layout(pp=4),
+    [*layout(tp=2, pp=2), "train.dist.sequence_parallel=true", "train.zero_optimization.stage=1"],
+], ids=["222", "141", "114", "122-sp"])
+def test_equals_one_rank(tiny, one_rank, tmp_path, words):
+    assert apart(list(one_rank.values())[:10], list(run(tiny, tmp_path, *words).values())[:10]) < 1e-5
+
+
+def test_fp64_equals_to_rounding(tiny, tmp_path):
+    one = run(tiny, tmp_path / "one", *layout(), "train.dtype=fp64")
+    many = run(tiny, tmp_path / "many", *layout(dp=2, tp=2, pp=2), "train.dtype=fp64")
+    assert apart(list(one.values()), list(many.values())) < 1e-8
+
+
+def test_same_layout_twice_is_identical(tiny, tmp_path):
+    words = layout(dp=2, tp=2, pp=2)
+    assert run(tiny, tmp_path / "a", *words) == run(tiny, tmp_path / "b", *words)
+
+
+def test_another_seed_differs(tiny, one_rank, tmp_path):
+    other = run(tiny, tmp_path, *layout(), "train.seed=9")
+    assert apart(list(one_rank.values()), list(other.values())) > 1e-3
