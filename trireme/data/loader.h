@@ -1,6 +1,7 @@
 #pragma once
-// Loader: the micro-batches of each step for one rank, prefetched. What a step reads is a function of
-// (seed, consumed samples, global batch size): the layout only decides which rank sees which rows.
+// Loader: the micro-batches of each step for one rank, prefetched. What a step reads is a function
+// of (seed, consumed samples, global batch size): the layout only decides which rank sees which
+// rows.
 
 #include <cstdint>
 #include <memory>
@@ -18,8 +19,8 @@ class Dataset {
   /// Samples of one epoch.
   virtual int64_t size() const = 0;
   virtual std::string description() const = 0;
-  /// Writes sample `index` (of the endless sequence: epochs follow one another) into `input_ids` and `labels`,
-  /// seq_length values each.
+  /// Writes sample `index` (of the endless sequence: epochs follow one another) into `input_ids`
+  /// and `labels`, seq_length values each.
   virtual void read(int64_t index, int64_t* input_ids, int64_t* labels) const = 0;
   virtual int64_t seq_length() const = 0;
 };
@@ -32,8 +33,9 @@ struct LoaderOptions {
   int prefetch = 2;          // steps read ahead
 };
 
-/// Row i of micro-batch m on data-parallel rank d is sample m * (dp * micro_batch) + d * micro_batch + i of the
-/// global batch. Rows past `end_sample` are absent: a micro-batch may be short or empty.
+/// Row i of micro-batch m on data-parallel rank d is sample m * (dp * micro_batch) + d *
+/// micro_batch + i of the global batch. Rows past `end_sample` are absent: a micro-batch may be
+/// short or empty.
 class Loader {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);

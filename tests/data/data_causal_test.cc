@@ -1,0 +1,256 @@
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "tests/data/data_support.h"
+#include "trireme/base/philox.h"
+#include "trireme/data/causal.h"
+#include "trireme/data/permutation.h"
+
+namespace trireme::data {
+namespace {
+
+using base::ConfigError;
+using base::DType;
+using ::testing::HasSubstr;
+using Ids = std::vector<int64_t>;
+
+/// A dataset whose token i has id i: documents of the given lengths.
+std::shared_ptr<const IndexedDataset> counting(const TemporaryFolder& folder,
+                                               const std::vector<int64_t>& lengths) {
+  IndexedWriter writer(folder / "d", DType::i32);
+  int64_t next = 0;
+  for (int64_t length : lengths) {
+    Ids ids(length);
+    std::iota(ids.begin(), ids.end(), next);
+    next += length;
+    writer.add_sequence(std::span<const int64_t>(ids));
+    writer.end_document();
+  }
+  writer.finish();
+  return std::make_shared<IndexedDataset>(folder / "d");
+}
+
+struct Sample {
+  Ids input_ids, labels;
+  auto operator<=>(const Sample&) const = default;
+};
+
+Sample read(const Dataset& dataset, int64_t index) {
+  Sample sample{Ids(dataset.seq_length()), Ids(dataset.seq_length())};
+  dataset.read(index, sample.input_ids.data(), sample.labels.data());
+  return sample;
+}
+
+TEST(Permutation, IsABijectionOfEverySize) {
+  for (int64_t size = 1; size <= 300; ++size) {
+    for (uint64_t key : {0u, 1u, 77u}) {
+      Permutation order(key, size);
+      std::set<int64_t> seen;
+      for (int64_t i = 0; i < size; ++i) seen.insert(order(i));
+      ASSERT_EQ(std::ssize(seen), size);
+      ASSERT_EQ(*seen.begin(), 0);
+      ASSERT_EQ(*seen.rbegin(), size - 1);
+    }
+  }
+  const int64_t large = 1'000'003;
+  Permutation order(5, large);
+  std::vector<bool> seen(large, false);
+  for (int64_t i = 0; i < large; ++i) {
+    ASSERT_FALSE(seen[order(i)]);
+    seen[order(i)] = true;
+  }
+}
+
+// Over many keys each element comes to each place equally often: chi-square of a size x size table.
+TEST(Permutation, IsEven) {
+  for (int64_t size : {2, 3, 5, 7, 16, 23}) {
+    const int keys = 20000;
+    std::vector<double> counts(size * size, 0);
+    for (int k = 0; k < keys; ++k) {
+      Permutation order(base::stream_key(9, "test", k), size);
+      for (int64_t i = 0; i < size; ++i) counts[i * size + order(i)] += 1;
+    }
+    double expected = double(keys) / double(size), chi = 0,
+           freedom = double((size - 1) * (size - 1));
+    for (double c : counts) chi += (c - expected) * (c - expected) / expected;
+    EXPECT_LT(chi, freedom + 5 * std::sqrt(2 * freedom)) << size;
+  }
+}
+
+// The order is part of what a seed means: a change here changes every run.
+TEST(Permutation, IsFixed) {
+  Permutation order(1234, 10);
+  Ids places;
+  for (int64_t i = 0; i < 10; ++i) places.push_back(order(i));
+  EXPECT_EQ(places, (Ids{3, 5, 0, 6, 9, 2, 7, 4, 1, 8}));
+}
+
+TEST(Causal, WindowsAdvanceBySeqLengthAndLabelsByOne) {
+  TemporaryFolder folder;
+  CausalDataset dataset(counting(folder, {3, 5, 2, 7}), {.seq_length = 4, .shuffle = false});
+  ASSERT_EQ(dataset.size(), 4);
+  EXPECT_EQ(read(dataset, 0), (Sample{{0, 1, 2, 3}, {1, 2, 3, 4}}));
+  EXPECT_EQ(read(dataset, 3), (Sample{{12, 13, 14, 15}, {13, 14, 15, 16}}));
+  EXPECT_EQ(read(dataset, 4), read(dataset, 0))
+      << "every epoch of an unshuffled dataset is the same";
+  EXPECT_THAT(dataset.description(), HasSubstr("4 documents, 17 tokens, 4 samples of 4"));
+}
+
+TEST(Causal, AnEpochTakesEachLabelOnceButForTheTail) {
+  for (int64_t length : {1, 2, 3, 7, 64, 333}) {
+    TemporaryFolder folder;
+    std::vector<int64_t> lengths;
+    for (int i = 0; i < 300; ++i) lengths.push_back((i * 37) % 11);  // empty documents among them
+    auto tokens = counting(folder, lengths);
+    CausalDataset dataset(tokens, {.seq_length = length, .seed = 3});
+    ASSERT_EQ(dataset.size(), (tokens->tokens() - 1) / length);
+    std::vector<Sample> previous;
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      std::set<int64_t> labels;
+      std::vector<Sample> samples;
+      for (int64_t i = 0; i < dataset.size(); ++i) {
+        samples.push_back(read(dataset, epoch * dataset.size() + i));
+        for (int64_t k = 0; k + 1 < length; ++k)
+          ASSERT_EQ(samples.back().input_ids[k + 1], samples.back().labels[k]);
+        labels.insert(samples.back().labels.begin(), samples.back().labels.end());
+      }
+      // Ids are distinct, so a doubled label would be missing here.
+      EXPECT_EQ(std::ssize(labels), dataset.size() * length);
+      EXPECT_LT(tokens->tokens() - 1 - std::ssize(labels), length);
+      EXPECT_NE(samples, previous) << "epochs differ in order";
+      previous = samples;
+    }
+  }
+}
+
+TEST(Causal, DocumentsStayWhole) {
+  TemporaryFolder folder;
+  auto tokens = counting(folder, {40, 30, 50, 20});
+  CausalDataset dataset(tokens, {.seq_length = 139, .seed = 1});
+  ASSERT_EQ(dataset.size(), 1);
+  std::set<Ids> orders;
+  for (int64_t epoch = 0; epoch < 40; ++epoch) {
+    Sample sample = read(dataset, epoch);
+    Ids all = sample.input_ids, order;
+    all.push_back(sample.labels.back());
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (i > 0 && all[i] == all[i - 1] + 1) continue;
+      order.push_back(all[i]);
+      if (i == 0) continue;
+      EXPECT_THAT(all[i - 1], ::testing::AnyOf(39, 69, 119, 139)) << "a document ends there";
+    }
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), 10u);
+}
+
+TEST(Causal, OrderDependsOnSeedAlone) {
+  TemporaryFolder folder;
+  auto tokens = counting(folder, std::vector<int64_t>(100, 13));
+  CausalDataset a(tokens, {.seq_length = 8, .seed = 1}), b(tokens, {.seq_length = 8, .seed = 1}),
+      c(tokens, {.seq_length = 8, .seed = 2});
+  int64_t differ = 0;
+  for (int64_t i = 0; i < 2 * a.size(); ++i) {
+    int64_t back = 2 * a.size() - 1 - i;
+    ASSERT_EQ(read(a, back), read(b, back));  // in any order of reading
+    differ += read(a, i) != read(c, i);
+  }
+  EXPECT_GT(differ, a.size());
+}
+
+TEST(Causal, RefusesWhatItCannotServe) {
+  TemporaryFolder folder;
+  auto tokens = counting(folder, {3, 5, 2});
+  EXPECT_THAT(message_of<ConfigError>([&] { CausalDataset(tokens, {.seq_length = 10}); }),
+              HasSubstr("has 10 tokens; seq_length 10 needs at least 11"));
+  EXPECT_THAT(message_of<ConfigError>([&] { CausalDataset(tokens, {.seq_length = 0}); }),
+              HasSubstr("seq_length is 0"));
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { CausalDataset(tokens, {.seq_length = 4, .vocab_size = 6}); }),
+      HasSubstr(
+          "token 3 of document 1 (token 6 of all) has id 6; the model's vocabulary has 6 entries"));
+  EXPECT_NO_THROW(CausalDataset(tokens, {.seq_length = 4, .vocab_size = 10}));
+  EXPECT_THROW(open_datasets({}, {.seq_length = 4}), ConfigError);
+  EXPECT_THROW(open_datasets({{folder / "d", 0.0}}, {.seq_length = 4}), ConfigError);
+  EXPECT_EQ(open_datasets({{folder / "d", 2.0}}, {.seq_length = 4})->size(), 2);
+}
+
+/// `size` samples whose id is `base` + index within the endless sequence.
+class Numbers : public Dataset {
+ public:
+  Numbers(int64_t size, int64_t base) : size_(size), base_(base) {}
+  int64_t size() const override { return size_; }
+  std::string description() const override { return "numbers"; }
+  void read(int64_t index, int64_t* input_ids, int64_t* labels) const override {
+    *input_ids = *labels = base_ + index;
+  }
+  int64_t seq_length() const override { return 1; }
+
+ private:
+  int64_t size_, base_;
+};
+
+TEST(Blend, IsNeverOffByASample) {
+  for (int round = 0; round < 60; ++round) {
+    const int n = 1 + static_cast<int>(base::uniform_below(1, round, 40));
+    std::vector<std::shared_ptr<const Dataset>> datasets;
+    std::vector<double> weights, used(n, 0);
+    for (int i = 0; i < n; ++i) {
+      datasets.push_back(std::make_shared<Numbers>(10, 0));
+      weights.push_back(std::pow(base::uniform(base::philox(round, {uint32_t(i), 0, 0, 0})[0]),
+                                 -0.2 * (round % 10)));
+    }
+    if (round == 0) weights.assign(n, 1.0);
+    BlendDataset blend(datasets, weights);
+    double sum = std::accumulate(weights.begin(), weights.end(), 0.0), worst = 0;
+    for (int64_t k = 0; k < 3000; ++k) {
+      auto place = blend.place(k);
+      ASSERT_EQ(place.sample, used[place.dataset]) << "no sample is skipped or repeated";
+      used[place.dataset] += 1;
+      for (int i = 0; i < n; ++i)
+        worst = std::max(worst, std::abs(used[i] - weights[i] / sum * double(k + 1)));
+    }
+    EXPECT_LT(worst, 1.0 + 1e-9) << n << " datasets";
+  }
+}
+
+TEST(Blend, ReadsInAnyOrder) {
+  BlendDataset blend({std::make_shared<Numbers>(6, 0), std::make_shared<Numbers>(4, 1000)},
+                     {0.7, 0.3});
+  EXPECT_EQ(blend.size(), 10);
+  Ids forward, backward;
+  for (int64_t i = 0; i < 40; ++i) forward.push_back(read(blend, i).input_ids[0]);
+  for (int64_t i = 39; i >= 0; --i) backward.insert(backward.begin(), read(blend, i).input_ids[0]);
+  EXPECT_EQ(forward, backward);
+  EXPECT_EQ(std::count_if(forward.begin(), forward.end(), [](int64_t id) { return id < 1000; }),
+            28);
+  EXPECT_THAT(blend.description(), HasSubstr("0.7000  numbers"));
+}
+
+TEST(Blend, RefusesBadWeights) {
+  std::vector<std::shared_ptr<const Dataset>> two{std::make_shared<Numbers>(6, 0),
+                                                  std::make_shared<Numbers>(4, 0)};
+  for (double bad : {0.0, -1.0, std::nan(""), double(INFINITY)}) {
+    EXPECT_THAT(message_of<ConfigError>([&] {
+                  BlendDataset(two, {1.0, bad});
+                }),
+                HasSubstr("expected a positive number"));
+  }
+  EXPECT_THROW(BlendDataset(two, {1.0}), ConfigError);
+  EXPECT_THROW(BlendDataset({}, {}), ConfigError);
+  TemporaryFolder folder;
+  two.push_back(
+      std::make_shared<CausalDataset>(counting(folder, {50}), CausalOptions{.seq_length = 4}));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                BlendDataset(two, {1, 1, 1});
+              }),
+              HasSubstr("has samples of 4 tokens"));
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,172 @@
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <vector>
+
+#include "tests/data/data_support.h"
+#include "trireme/data/loader.h"
+
+namespace trireme::data {
+namespace {
+
+using base::ConfigError;
+using Ids = std::vector<int64_t>;
+
+/// Sample i holds the ids 10 i, 10 i + 1; reading sample `fails_at` throws.
+class Tens : public Dataset {
+ public:
+  explicit Tens(int64_t fails_at = -1) : fails_at_(fails_at) {}
+  int64_t size() const override { return 7; }
+  std::string description() const override { return "tens"; }
+  int64_t seq_length() const override { return 2; }
+  void read(int64_t index, int64_t* input_ids, int64_t* labels) const override {
+    if (index == fails_at_) throw base::FormatError(fmt::format("sample {} is damaged", index));
+    for (int64_t i = 0; i < 2; ++i) input_ids[i] = 10 * index + i, labels[i] = input_ids[i] + 1;
+    ++reads_;
+  }
+  int64_t reads() const { return reads_; }
+
+ private:
+  int64_t fails_at_;
+  mutable std::atomic<int64_t> reads_{0};
+};
+
+/// The samples that a batch holds, read from its ids; checks the shape of the fields.
+Ids samples_of(const Batch& batch) {
+  EXPECT_EQ(batch.fields.size(), 2u);
+  EXPECT_EQ(batch.fields[0].name, "input_ids");
+  EXPECT_EQ(batch.fields[1].name, "labels");
+  Ids samples;
+  for (const Field& field : batch.fields) {
+    EXPECT_EQ(field.shape, (Ids{batch.rows(), 2}));
+    EXPECT_EQ(std::ssize(field.values), batch.rows() * 2);
+  }
+  for (int64_t i = 0; i < batch.rows(); ++i) {
+    samples.push_back(batch.fields[0].values[2 * i] / 10);
+    EXPECT_EQ(batch.fields[1].values[2 * i], batch.fields[0].values[2 * i] + 1);
+  }
+  return samples;
+}
+
+TEST(Loader, EveryLayoutReadsTheSameSteps) {
+  auto dataset = std::make_shared<Tens>();
+  const int steps = 4;
+  int cells = 0;
+  for (int dp : {1, 2, 3, 4}) {
+    for (int64_t rows : {1, 2, 3}) {
+      for (int64_t micro_batches : {1, 2, 5}) {
+        for (int64_t first : {0, 5, 1000}) {
+          const int64_t step_size = dp * rows * micro_batches;
+          std::vector<Ids> seen(steps, Ids(step_size, -1));
+          for (int rank = 0; rank < dp; ++rank) {
+            Loader loader(dataset, {.micro_batch_size = rows,
+                                    .micro_batches = micro_batches,
+                                    .dp_rank = rank,
+                                    .dp_size = dp,
+                                    .first_sample = first});
+            for (int step = 0; step < steps; ++step) {
+              auto batches = loader.next();
+              ASSERT_EQ(std::ssize(batches), micro_batches);
+              for (int64_t m = 0; m < micro_batches; ++m) {
+                Ids samples = samples_of(batches[m]);
+                ASSERT_EQ(std::ssize(samples), rows);
+                for (int64_t i = 0; i < rows; ++i) {
+                  int64_t place = batches[m].samples[i];
+                  EXPECT_EQ(place, m * dp * rows + rank * rows + i);
+                  EXPECT_EQ(seen[step][place], -1) << "a row goes to one rank";
+                  seen[step][place] = samples[i];
+                }
+              }
+            }
+          }
+          for (int step = 0; step < steps; ++step) {
+            for (int64_t i = 0; i < step_size; ++i)
+              ASSERT_EQ(seen[step][i], first + step * step_size + i);
+          }
+          ++cells;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(cells, 4 * 3 * 3 * 3);
+}
+
+TEST(Loader, ResumesAtAnySample) {
+  auto dataset = std::make_shared<Tens>();
+  const LoaderOptions options{
+      .micro_batch_size = 2, .micro_batches = 3, .dp_rank = 1, .dp_size = 2};
+  Loader whole(dataset, options);
+  std::vector<std::vector<Batch>> steps;
+  for (int step = 0; step < 6; ++step) steps.push_back(whole.next());
+  for (int start = 0; start < 6; ++start) {
+    LoaderOptions later = options;
+    later.first_sample = 12 * start;
+    Loader resumed(dataset, later);
+    for (int step = start; step < 6; ++step) {
+      auto batches = resumed.next();
+      for (size_t m = 0; m < 3; ++m) EXPECT_EQ(samples_of(batches[m]), samples_of(steps[step][m]));
+    }
+  }
+}
+
+TEST(Loader, CutsTheLastBatchAtTheEnd) {
+  auto dataset = std::make_shared<Tens>();
+  for (int64_t end = 0; end <= 30; ++end) {
+    Ids all;
+    for (int step = 0; step < 4; ++step) {
+      for (int64_t m = 0; m < 2; ++m) {
+        for (int rank = 0; rank < 2; ++rank) {
+          Loader loader(dataset, {.micro_batch_size = 3,
+                                  .micro_batches = 2,
+                                  .dp_rank = rank,
+                                  .dp_size = 2,
+                                  .first_sample = 12 * step,
+                                  .end_sample = end});
+          Ids samples = samples_of(loader.next()[m]);
+          all.insert(all.end(), samples.begin(), samples.end());
+        }
+      }
+    }
+    Ids expected(end);
+    for (int64_t i = 0; i < end; ++i) expected[i] = i;
+    EXPECT_EQ(all, expected);
+  }
+  Loader loader(dataset, {.micro_batch_size = 4, .end_sample = 6});
+  EXPECT_EQ(loader.next()[0].rows(), 4);
+  EXPECT_EQ(loader.next()[0].rows(), 2);
+  EXPECT_EQ(loader.next()[0].rows(), 0);
+  EXPECT_EQ(loader.next()[0].rows(), 0);
+}
+
+TEST(Loader, RethrowsTheReadersErrorInItsPlace) {
+  Loader loader(std::make_shared<Tens>(5), {.micro_batch_size = 2, .prefetch = 8});
+  EXPECT_EQ(samples_of(loader.next()[0]), (Ids{0, 1}));
+  EXPECT_EQ(samples_of(loader.next()[0]), (Ids{2, 3}));
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(message_of<base::FormatError>([&] { loader.next(); }), "sample 5 is damaged");
+  }
+}
+
+TEST(Loader, ReadsAheadButNotWithoutBound) {
+  auto dataset = std::make_shared<Tens>();
+  {
+    Loader loader(dataset, {.micro_batch_size = 2, .prefetch = 3});
+    loader.next();
+    for (int i = 0; i < 200 && dataset->reads() < 8; ++i) ::usleep(1000);
+    EXPECT_GE(dataset->reads(), 8);
+    ::usleep(20000);
+    EXPECT_LE(dataset->reads(), 10);  // one step taken, three waiting, one in hand
+  }                                   // and ends although nobody took the rest
+}
+
+TEST(Loader, RefusesImpossibleOptions) {
+  auto dataset = std::make_shared<Tens>();
+  const std::vector<LoaderOptions> bad{
+      {.micro_batch_size = 0}, {.micro_batches = 0}, {.dp_size = 0},     {.dp_rank = 1},
+      {.dp_rank = -1},         {.first_sample = -1}, {.end_sample = -2}, {.prefetch = 0}};
+  for (const LoaderOptions& options : bad) EXPECT_THROW(Loader(dataset, options), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme::data

@@ -1,0 +1,179 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/data/indexed.h"
+#include "trireme/data/indexed_format.h"
+
+namespace trireme::data {
+
+using base::DType;
+
+namespace {
+
+/// A file that disappears with its owner unless it was published under its final name.
+struct Temporary {
+  explicit Temporary(const std::string& p) : path(p), file(p) {}
+  ~Temporary() { ::unlink(path.c_str()); }
+  void publish(const std::string& target) {
+    if (std::rename(path.c_str(), target.c_str()) != 0) {
+      throw base::IoError(target, errno, "renaming the finished file");
+    }
+  }
+  std::string path;
+  base::FileWriter file;
+};
+
+std::string folder_of(const std::string& path) {
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
+}
+
+}  // namespace
+
+struct IndexedWriter::Impl {
+  Impl(const std::string& p, DType d)
+      : prefix(format::without_ending(p)),
+        dtype(d),
+        code(format::code_of(d)),
+        data(prefix + ".bin.tmp"),
+        lengths(prefix + ".lengths.tmp"),
+        boundaries(prefix + ".documents.tmp") {
+    end_document();  // the boundaries start with a zero
+    documents = 0;
+  }
+
+  void end_document() {
+    boundaries.file.write(&sequences, sizeof sequences);
+    ++documents;
+  }
+
+  void end_sequence(int64_t length) {
+    if (length > std::numeric_limits<int32_t>::max()) {
+      throw base::ConfigError(fmt::format(
+          "{}: a sequence of {} tokens; the format ends at 2147483647: split the document", prefix,
+          length));
+    }
+    auto narrow = static_cast<int32_t>(length);
+    lengths.file.write(&narrow, sizeof narrow);
+    ++sequences;
+    tokens += length;
+  }
+
+  template <class Id>
+  void write_ids(std::span<const Id> ids) {
+    format::with_type(dtype, [&]<class T>(T) {
+      scratch.resize(ids.size() * sizeof(T));
+      auto* out = reinterpret_cast<T*>(scratch.data());
+      for (size_t i = 0; i < ids.size(); ++i) {
+        if (!std::in_range<T>(ids[i])) {
+          throw base::ConfigError(fmt::format(
+              "{}: token id {} (token {} of sequence {}) does not fit {}; expected {} to {}",
+              prefix, ids[i], i, sequences, base::name_of(dtype), std::numeric_limits<T>::min(),
+              std::numeric_limits<T>::max()));
+        }
+        out[i] = static_cast<T>(ids[i]);
+      }
+    });
+    data.file.write(scratch.data(), scratch.size());
+  }
+
+  template <class Id>
+  void add_sequence(std::span<const Id> ids) {
+    write_ids(ids);
+    end_sequence(static_cast<int64_t>(ids.size()));
+  }
+
+  void write_index(base::FileWriter& file) const {
+    base::MappedFile stored_lengths(lengths.path), stored_boundaries(boundaries.path);
+    const uint64_t version = 1, counts[] = {static_cast<uint64_t>(sequences),
+                                            static_cast<uint64_t>(documents + 1)};
+    file.write(format::kMagic);
+    file.write(&version, sizeof version);
+    file.write(&code, sizeof code);
+    file.write(counts, sizeof counts);
+    file.write(stored_lengths.bytes().data(), stored_lengths.bytes().size());
+    int64_t offset = 0;
+    for (int64_t i = 0; i < sequences; ++i) {
+      file.write(&offset, sizeof offset);
+      offset += format::load<int32_t>(stored_lengths.bytes().data() + 4 * i) * base::size_of(dtype);
+    }
+    file.write(stored_boundaries.bytes().data(), stored_boundaries.bytes().size());
+  }
+
+  std::string prefix;
+  DType dtype;
+  uint8_t code;
+  int64_t sequences = 0, documents = 0, tokens = 0;
+  Temporary data, lengths, boundaries;
+  std::vector<char> scratch;
+};
+
+IndexedWriter::IndexedWriter(const std::string& prefix, DType dtype)
+    : impl_(std::make_unique<Impl>(prefix, dtype)) {}
+IndexedWriter::~IndexedWriter() = default;
+
+void IndexedWriter::add_sequence(std::span<const int64_t> ids) {
+  impl_->add_sequence(ids);
+}
+void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
+  impl_->add_sequence(ids);
+}
+void IndexedWriter::end_document() {
+  impl_->end_document();
+}
+int64_t IndexedWriter::documents() const {
+  return impl_->documents;
+}
+int64_t IndexedWriter::tokens() const {
+  return impl_->tokens;
+}
+
+void IndexedWriter::append(const IndexedDataset& source, int64_t begin, int64_t end) {
+  constexpr int64_t kStep = 1 << 20;
+  const int64_t last = source.document_begin(end);
+  std::vector<int64_t> ids;
+  for (int64_t at = source.document_begin(begin); at < last; at += kStep) {
+    int64_t count = std::min(kStep, last - at);
+    if (source.dtype() == impl_->dtype) {
+      auto bytes = source.bytes(at, count);
+      impl_->data.file.write(bytes.data(), bytes.size());
+    } else {
+      ids.resize(count);
+      source.read(at, count, ids.data());
+      impl_->write_ids(std::span<const int64_t>(ids));
+    }
+  }
+  for (int64_t document = begin; document < end; ++document) {
+    for (int64_t s = source.first_sequence(document); s < source.first_sequence(document + 1);
+         ++s) {
+      impl_->end_sequence(source.length(s));
+    }
+    impl_->end_document();
+  }
+}
+
+void IndexedWriter::finish() {
+  Impl& w = *impl_;
+  w.data.file.close();
+  w.lengths.file.close();
+  w.boundaries.file.close();
+  Temporary index(w.prefix + ".idx.tmp");
+  w.write_index(index.file);
+  index.file.close();
+  // An index must never stand beside data of another run, so the old one goes first.
+  const std::string target = w.prefix + ".idx";
+  if (::unlink(target.c_str()) != 0 && errno != ENOENT)
+    throw base::IoError(target, errno, "removing the old index");
+  w.data.publish(w.prefix + ".bin");
+  index.publish(target);
+  base::sync_directory(folder_of(w.prefix));
+}
+
+}  // namespace trireme::data

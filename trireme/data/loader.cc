@@ -1,0 +1,94 @@
+#include "trireme/data/loader.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "trireme/base/error.h"
+#include "trireme/base/threads.h"
+
+namespace trireme::data {
+namespace {
+
+LoaderOptions checked(const LoaderOptions& o) {
+  auto require = [](bool good, const char* name, int64_t given, const char* expected) {
+    if (!good)
+      throw base::ConfigError(
+          fmt::format("data loader: {} is {}; expected {}", name, given, expected));
+  };
+  require(o.micro_batch_size >= 1, "micro_batch_size", o.micro_batch_size, "1 or more");
+  require(o.micro_batches >= 1, "micro_batches", o.micro_batches, "1 or more");
+  require(o.dp_size >= 1, "dp_size", o.dp_size, "1 or more");
+  require(o.dp_rank >= 0 && o.dp_rank < o.dp_size, "dp_rank", o.dp_rank, "0 to dp_size - 1");
+  require(o.first_sample >= 0, "first_sample", o.first_sample, "0 or more");
+  require(o.end_sample >= -1, "end_sample", o.end_sample, "0 or more, or -1 for no end");
+  require(o.prefetch >= 1, "prefetch", o.prefetch, "1 or more");
+  return o;
+}
+
+}  // namespace
+
+struct Loader::Impl {
+  Impl(std::shared_ptr<const Dataset> d, const LoaderOptions& o)
+      : dataset(std::move(d)),
+        options(checked(o)),
+        queue(static_cast<size_t>(o.prefetch)),
+        thread([this] { run(); }) {}
+  ~Impl() {
+    queue.close();
+    thread.join();
+  }
+
+  void run() {
+    const int64_t step = options.micro_batch_size * options.micro_batches * options.dp_size;
+    try {
+      for (int64_t first = options.first_sample; queue.push(read_step(first)); first += step) {
+      }
+    } catch (...) {
+      failure = std::current_exception();
+      queue.close();
+    }
+  }
+
+  std::vector<Batch> read_step(int64_t first) const {
+    std::vector<Batch> batches;
+    for (int64_t m = 0; m < options.micro_batches; ++m) batches.push_back(read_batch(first, m));
+    return batches;
+  }
+
+  Batch read_batch(int64_t first, int64_t micro_batch) const {
+    const int64_t begin =
+        (micro_batch * options.dp_size + options.dp_rank) * options.micro_batch_size;
+    int64_t rows = options.micro_batch_size;
+    if (options.end_sample >= 0)
+      rows = std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
+    const int64_t length = dataset->seq_length();
+    auto field = [&](const char* name) {
+      return Field{name, {rows, length}, std::vector<int64_t>(static_cast<size_t>(rows * length))};
+    };
+    Batch batch{{field("input_ids"), field("labels")}, {}};
+    for (int64_t i = 0; i < rows; ++i) {
+      dataset->read(first + begin + i, batch.fields[0].values.data() + i * length,
+                    batch.fields[1].values.data() + i * length);
+      batch.samples.push_back(begin + i);
+    }
+    return batch;
+  }
+
+  std::shared_ptr<const Dataset> dataset;
+  LoaderOptions options;
+  base::BoundedQueue<std::vector<Batch>> queue;
+  std::exception_ptr failure;  // written before the queue is closed, read after
+  std::thread thread;
+};
+
+Loader::Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(dataset), options)) {}
+Loader::~Loader() = default;
+
+std::vector<Batch> Loader::next() {
+  if (auto step = impl_->queue.pop()) return *std::move(step);
+  std::rethrow_exception(impl_->failure);
+}
+
+}  // namespace trireme::data
