@@ -61,7 +61,11 @@ struct Model {
   std::vector<int> layers_per_chunk;                                 // blocks and their neighbours, whole chain
   std::vector<std::vector<std::unique_ptr<Layer>>> chunks;           // this rank's
   std::vector<std::vector<int>> layer_indices;                       // chain index of each layer
+  std::vector<std::unique_ptr<Layer>> outline;                       // the whole chain; only describes
   ParamStore store;
+
+  /// The State that enters chain link `layer` for a micro-batch of `rows` x `seq`: what travels along an edge.
+  StateSpec entering(int layer, int64_t rows, int64_t seq) const;
 };
 
 /// Builds the layers of this rank's stage. `blocks_per_chunk` is one count per global chunk; chunk c lies on

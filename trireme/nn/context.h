@@ -41,9 +41,6 @@ struct KvCache {
   std::pair<at::Tensor, at::Tensor> append(int layer, const at::Tensor& key, const at::Tensor& value);
 };
 
-/// Named intermediate tensors, for tests.
-using Taps = std::map<std::string, at::Tensor>;
-
 struct Context {
   const Batch& batch;
   Mode mode = Mode::train;
@@ -51,7 +48,6 @@ struct Context {
   at::Tensor anchor = {};              // scalar that requires a gradient: the graph's root where inputs are integers
   WeightQueue* weight_queue = nullptr;  // null: weight gradients are made at once
   KvCache* cache = nullptr;
-  Taps* taps = nullptr;
 };
 
 }  // namespace trireme::nn

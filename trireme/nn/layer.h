@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/comm.h"
 #include "trireme/nn/context.h"
 #include "trireme/nn/policy.h"
 #include "trireme/nn/state.h"
@@ -41,8 +42,8 @@ struct LayerDef {
 struct ModelDef {
   std::vector<LayerDef> layers;
   Policy policy;
-  /// On the last stage: the sum of the losses of a micro-batch's counted items.
-  std::function<at::Tensor(const State& out, const Context& context)> loss;
+  /// On the last stage: the sum of the losses of a micro-batch's counted items, an fp64 scalar. Collective over tp.
+  std::function<at::Tensor(const State& out, const Batch& batch, const comm::Comm& tp)> loss;
   /// The number of counted items of a micro-batch, from the loader's tensors alone.
   std::function<int64_t(const Batch& batch)> loss_weight;
   /// The State that enters the first layer is empty: layers read the Context's batch.

@@ -1,0 +1,91 @@
+#include "trireme/dist/world.h"
+
+#include <ATen/Parallel.h>
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/backends/threads.h"
+
+namespace trireme::dist {
+
+using layout::Axis;
+
+World World::single() { return World(nullptr); }
+World::World(std::unique_ptr<comm::Backend> backend, c10::Device device)
+    : backend_(std::move(backend)), device_(device) {}
+
+int World::rank() const { return backend_ ? backend_->rank() : 0; }
+int World::size() const { return backend_ ? backend_->size() : 1; }
+
+comm::Comm World::comm(std::span<const int> ranks, const std::string& name) {
+  if (ranks.size() == 1) return comm::Comm();
+  base::check(backend_ != nullptr, "group '{}' of {} ranks in a world of one", name, ranks.size());
+  return backend_->make({ranks.begin(), ranks.end()}, name);
+}
+
+void World::abort(const std::string& why) {
+  if (backend_) backend_->abort(why);
+}
+
+void set_rank_threads(int threads) {
+  at::get_num_threads();                  // LibTorch's own lazy initialisation of this thread ...
+  at::internal::lazy_init_num_threads();  // ... and this binary's copy of it, before the setting holds
+  at::set_num_threads(threads);
+}
+
+void run_ranks(int ranks, const std::function<void(World&)>& body, int threads, std::chrono::milliseconds timeout) {
+  auto backends = comm::make_thread_backends(ranks, timeout);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> rank_threads;
+  for (auto& backend : backends) {
+    rank_threads.emplace_back([&, backend = std::move(backend)]() mutable {
+      set_rank_threads(threads);
+      World world(std::move(backend));
+      auto fail = [&](const char* why) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        world.abort(why);
+      };
+      try {
+        body(world);
+      } catch (const std::exception& e) {
+        fail(e.what());
+      } catch (...) {
+        fail("unknown exception");
+      }
+    });
+  }
+  for (std::thread& thread : rank_threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+DeviceMesh::DeviceMesh(World& rank, const layout::Mesh& shape) : mesh(shape) {
+  if (mesh.size() != rank.size()) {
+    throw base::ConfigError(fmt::format(
+        "the layout pipeline {} x data {} x tensor {} needs {} ranks, but the job has {}; change a size or the "
+        "number of ranks",
+        mesh.size(Axis::pp), mesh.size(Axis::dp), mesh.size(Axis::tp), mesh.size(), rank.size()));
+  }
+  coord = mesh.coord(rank.rank());
+  std::vector<int> all(rank.size());
+  for (int r = 0; r < rank.size(); ++r) all[r] = r;
+  world = rank.comm(all, "world");
+  auto make = [&](Axis axis) {
+    std::vector<int> ranks = mesh.ranks_along(axis, coord);
+    return rank.comm(ranks, fmt::format("{} of rank {}", layout::name_of(axis), ranks.front()));
+  };
+  pp = make(Axis::pp);
+  dp = make(Axis::dp);
+  tp = make(Axis::tp);
+}
+
+const comm::Comm& DeviceMesh::along(Axis axis) const { return axis == Axis::pp ? pp : axis == Axis::dp ? dp : tp; }
+
+}  // namespace trireme::dist

@@ -1,0 +1,115 @@
+#include "trireme/models/registry.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/models/family.h"
+
+namespace trireme::models {
+namespace {
+
+const std::vector<Family>& all_families() {
+  static const std::vector<Family> families = {
+      gpt2_family(),
+  };
+  return families;
+}
+
+const Family& find_family(const base::Json& tree) {
+  std::string name;
+  for (const char* key : {"family", "model_type"})
+    if (name.empty() && tree.contains(key) && tree[key].is_string()) name = tree[key];
+  std::string known;
+  for (const Family& family : all_families()) {
+    if (family.name == name) return family;
+    known += (known.empty() ? "" : ", ") + family.name;
+  }
+  throw base::ConfigError(name.empty() ? fmt::format("model.family is not given; known families: {}", known)
+                                       : fmt::format("model family '{}' is not known; known: {}", name, known));
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(tree, tp); }
+base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(tree); }
+
+std::vector<std::string> families() {
+  std::vector<std::string> names;
+  for (const Family& family : all_families()) names.push_back(family.name);
+  return names;
+}
+
+ConfigReader::ConfigReader(const base::Json& tree, std::string family) : tree_(tree), family_(std::move(family)) {
+  // Keys of every Hugging Face configuration that say nothing about the arithmetic of training.
+  ignore({"family", "model_type", "pretrained", "architectures", "torch_dtype", "dtype", "transformers_version",
+          "_name_or_path", "use_cache", "task_specific_params", "bos_token_id", "eos_token_id", "pad_token_id",
+          "return_dict", "output_hidden_states", "output_attentions", "id2label", "label2id", "chunk_size_feed_forward",
+          "is_encoder_decoder", "problem_type", "gradient_checkpointing"});
+}
+
+void ConfigReader::ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
+
+const base::Json* ConfigReader::find(const char* key) {
+  known_.insert(key);
+  return tree_.contains(key) && !tree_[key].is_null() ? &tree_[key] : nullptr;
+}
+
+void ConfigReader::refuse(const char* key, const base::Json& value, const std::string& expected) const {
+  throw base::ConfigError(fmt::format("model.{} is {}, expected {} (family {})", key, value.dump(), expected, family_));
+}
+
+void ConfigReader::operator()(const char* key, int64_t& field, int64_t min) {
+  const base::Json* value = find(key);
+  if (!value) return;
+  if (!value->is_number_integer() || value->get<int64_t>() < min) refuse(key, *value, fmt::format("an integer >= {}", min));
+  field = value->get<int64_t>();
+}
+
+void ConfigReader::operator()(const char* key, double& field, double min, double max) {
+  const base::Json* value = find(key);
+  if (!value) return;
+  if (!value->is_number() || value->get<double>() < min || value->get<double>() > max)
+    refuse(key, *value, fmt::format("a number in [{}, {}]", min, max));
+  field = value->get<double>();
+}
+
+void ConfigReader::operator()(const char* key, bool& field) {
+  const base::Json* value = find(key);
+  if (!value) return;
+  if (!value->is_boolean()) refuse(key, *value, "true or false");
+  field = value->get<bool>();
+}
+
+void ConfigReader::operator()(const char* key, std::string& field) {
+  const base::Json* value = find(key);
+  if (!value) return;
+  if (!value->is_string()) refuse(key, *value, "a word");
+  field = value->get<std::string>();
+}
+
+void ConfigReader::finish() const {
+  for (const auto& [key, value] : tree_.items()) {
+    if (known_.contains(key)) continue;
+    auto nearest = std::min_element(known_.begin(), known_.end(), [&](const auto& a, const auto& b) {
+      return edit_distance(key, a) < edit_distance(key, b);
+    });
+    throw base::ConfigError(fmt::format("model.{} is not a key of family {}; the nearest is '{}'", key, family_, *nearest));
+  }
+}
+
+}  // namespace trireme::models

@@ -1,0 +1,23 @@
+#pragma once
+// Registry: the model families by name. A family is one .cc file: configuration, blocks, policy; and one line in
+// registry.cc.
+
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/nn/layer.h"
+
+namespace trireme::models {
+
+/// Makes a model from its configuration tree (Hugging Face's keys). `tree["family"]`, or `model_type` as
+/// config.json spells it, names the family. Unknown keys and values out of range are ConfigErrors. `tp` is checked
+/// against what must divide evenly (heads).
+nn::ModelDef make_model(const base::Json& tree, int tp);
+
+/// The tree with every key of the family filled in: what is saved as config.json.
+base::Json resolve_model(const base::Json& tree);
+
+std::vector<std::string> families();
+
+}  // namespace trireme::models

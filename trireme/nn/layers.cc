@@ -1,0 +1,157 @@
+#include "trireme/nn/layers.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "trireme/base/error.h"
+#include "trireme/dist/redistribute.h"
+#include "trireme/kernels/dropout.h"
+
+namespace trireme::nn {
+
+using layout::Range;
+using layout::Sbp;
+
+Range stream_range(const Builder& builder, int64_t seq) {
+  if (!builder.stream().is_split()) return {0, seq};
+  return layout::split_range(seq, builder.tp().size(), builder.tp().rank());
+}
+
+Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& options)
+    : tp_(&builder.tp()),
+      stream_(builder.stream()),
+      style_(builder.rule().style),
+      orientation_(options.orientation) {
+  bool in_out = orientation_ == Orientation::in_out;
+  int out_dim = in_out ? 1 : 0;
+  int blocks = builder.rule().blocks;
+  std::vector<int64_t> fused;
+  if (blocks > 1) fused.assign(blocks, out / blocks);
+  Sbp weight_place = builder.stream_param(), bias_place = builder.stream_param();
+  if (style_ == Style::column || style_ == Style::vocab) {
+    weight_place = Sbp::split(out_dim);
+    bias_place = Sbp::split(0);
+  } else if (style_ == Style::row) {
+    weight_place = Sbp::split(1 - out_dim);
+    fused.clear();
+  }
+  layout::Shape shape = in_out ? layout::Shape{in, out} : layout::Shape{out, in};
+  weight_ = builder.param("weight", shape, options.init, weight_place, fused, options.granularity);
+  if (options.bias) {
+    bias_ = builder.param("bias", {out}, layout::Init::zeros(), bias_place, fused, options.granularity);
+  }
+}
+
+at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
+  if (style_ == Style::replicate) return linear(x, weight_, bias_, orientation_, context);
+  if (style_ != Style::row) {
+    at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.batch.seq);
+    return linear(whole, weight_, bias_, orientation_, context);
+  }
+  // The bias belongs to the sum, not to each part of it.
+  Param* own_bias = tp_->size() == 1 ? bias_ : nullptr;
+  at::Tensor out = linear(x, weight_, own_bias, orientation_, context);
+  if (tp_->size() == 1) return out;
+  out = dist::redistribute(out, *tp_, Sbp::partial(), stream_);
+  return bias_ ? add_bias(out, bias_, context) : out;
+}
+
+LayerNorm::LayerNorm(const Builder& builder, int64_t features, double eps)
+    : eps_(eps),
+      weight_(builder.param("weight", {features}, layout::Init::ones(), builder.stream_param())),
+      bias_(builder.param("bias", {features}, layout::Init::zeros(), builder.stream_param())) {}
+
+VocabTable::VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init)
+    : tp_(&builder.tp()), stream_(builder.stream()), split_(builder.rule().style == Style::vocab) {
+  weight_ = builder.param("weight", {vocab, features}, init, split_ ? Sbp::split(0) : Sbp::replicated());
+}
+
+int64_t VocabTable::first() const { return weight_->slice.dims[0].empty() ? 0 : weight_->slice.dims[0][0].begin; }
+
+at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context) const {
+  at::Tensor x = embedding(ids, weight_, first(), context);
+  return dist::redistribute(x, *tp_, split_ ? Sbp::partial() : Sbp::replicated(), stream_);
+}
+
+at::Tensor VocabTable::logits(const at::Tensor& x, const Context& context) const {
+  at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.batch.seq);
+  return linear(whole, weight_, nullptr, Orientation::out_in, context);
+}
+
+namespace {
+
+struct Dropout : torch::autograd::Function<Dropout> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, double p, uint64_t key,
+                            const at::Tensor& samples, int64_t b, int64_t c) {
+    ctx->save_for_backward({samples});
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["place"] = std::vector<int64_t>{static_cast<int64_t>(key), b, c};
+    return apply_mask(x, p, key, samples, b, c);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    auto place = ctx->saved_data["place"].toIntVector();
+    at::NoGradGuard no_grad;
+    return {apply_mask(grads[0], ctx->saved_data["p"].toDouble(), static_cast<uint64_t>(place[0]),
+                       ctx->get_saved_variables()[0], place[1], place[2]),
+            {}, {}, {}, {}, {}};
+  }
+  static at::Tensor apply_mask(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
+                               int64_t c) {
+    at::Tensor in = x.contiguous(), out = at::empty_like(in);
+    kernels::dropout(in, out, p, {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = 0});
+    return out;
+  }
+};
+
+}  // namespace
+
+at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context) {
+  if (p == 0 || context.mode == Mode::eval) return x;
+  return Dropout::apply(x, p, context.random.key(layer, site), context.batch.samples, 0,
+                        context.batch.position + seq_begin);
+}
+
+Activation find_activation(const std::string& name) {
+  static const std::map<std::string, Activation> kActivations = {
+      {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
+      {"gelu_new", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+      {"gelu_pytorch_tanh", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+      {"relu", [](const at::Tensor& x) { return at::relu(x); }},
+      {"silu", [](const at::Tensor& x) { return at::silu(x); }},
+      {"swish", [](const at::Tensor& x) { return at::silu(x); }},
+      {"tanh", [](const at::Tensor& x) { return at::tanh(x); }},
+  };
+  auto it = kActivations.find(name);
+  if (it != kActivations.end()) return it->second;
+  std::string known;
+  for (const auto& [key, _] : kActivations) known += (known.empty() ? "" : ", ") + key;
+  throw base::ConfigError(fmt::format("activation '{}' is not known; use one of: {}", name, known));
+}
+
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& key, const at::Tensor& value,
+                            const AttentionOptions& options, const Context& context) {
+  at::Tensor k = key, v = value;
+  if (context.cache) std::tie(k, v) = context.cache->append(options.layer, key, value);
+  int64_t queries = q.size(2), keys = k.size(2);
+  bool drop = options.dropout > 0 && context.mode == Mode::train;
+  // A query sees the keys up to its own place; with a cache the queries are the last places.
+  auto allowed = [&] {
+    at::Tensor key_index = at::arange(keys, at::kLong), query_index = at::arange(keys - queries, keys, at::kLong);
+    return key_index.unsqueeze(0).le(query_index.unsqueeze(1));
+  };
+  if (!drop) {
+    std::optional<at::Tensor> mask;
+    bool causal = queries > 1 && queries == keys;
+    if (queries > 1 && queries < keys) mask = allowed();
+    return at::scaled_dot_product_attention(q, k, v, mask, 0.0, causal, options.scale);
+  }
+  at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(options.scale);
+  scores = scores.masked_fill(allowed().logical_not(), -std::numeric_limits<double>::infinity());
+  at::Tensor weights = Dropout::apply(at::softmax(scores, -1), options.dropout,
+                                      context.random.key(options.layer, options.site), context.batch.samples,
+                                      options.first_head, context.batch.position);
+  return at::matmul(weights, v);
+}
+
+}  // namespace trireme::nn

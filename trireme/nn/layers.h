@@ -1,0 +1,92 @@
+#pragma once
+// Layers' parts: tensor-parallel modules built from the parametric functions. Which way a weight is split comes
+// from the policy; the activations' places follow:
+//   column    stream -> replicated, weight split by outputs, result split(-1)
+//   row       input split(-1), weight split by inputs, result partial -> stream
+//   vocab     table split by rows
+//   replicate everything at the stream's place
+
+#include <optional>
+
+#include "trireme/nn/builder.h"
+#include "trireme/nn/parametric.h"
+
+namespace trireme::nn {
+
+/// Rows [begin, end) of the sequence that this rank's residual stream holds.
+layout::Range stream_range(const Builder& builder, int64_t seq);
+
+class Linear {
+ public:
+  struct Options {
+    Orientation orientation = Orientation::out_in;
+    layout::Init init = layout::Init::normal(0.02);
+    bool bias = true;
+    int64_t granularity = 1;  // splits fall on multiples of this many features (a head's size)
+  };
+  Linear(const Builder& builder, int64_t in, int64_t out, const Options& options);
+  /// Collective over tp.
+  at::Tensor forward(const at::Tensor& x, const Context& context) const;
+
+ private:
+  const comm::Comm* tp_;
+  layout::Sbp stream_;
+  Style style_;
+  Orientation orientation_;
+  Param* weight_ = nullptr;
+  Param* bias_ = nullptr;
+};
+
+class LayerNorm {
+ public:
+  LayerNorm(const Builder& builder, int64_t features, double eps);
+  at::Tensor forward(const at::Tensor& x, const Context& context) const {
+    return layer_norm(x, weight_, bias_, eps_, context);
+  }
+
+ private:
+  double eps_;
+  Param* weight_;
+  Param* bias_;
+};
+
+/// A table of token vectors, split by rows where the policy says `vocab`; also the output projection where the
+/// model ties both.
+class VocabTable {
+ public:
+  VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init);
+  /// ids [batch, seq] -> stream. Collective over tp.
+  at::Tensor embed(const at::Tensor& ids, const Context& context) const;
+  /// stream -> local logits [batch, seq, local vocab]. Collective over tp.
+  at::Tensor logits(const at::Tensor& x, const Context& context) const;
+  /// First global row of the local part.
+  int64_t first() const;
+
+ private:
+  const comm::Comm* tp_;
+  layout::Sbp stream_;
+  bool split_;
+  Param* weight_;
+};
+
+/// Dropout of the residual stream [batch, seq, hidden] by global coordinates; identity in eval mode. `seq_begin` is
+/// the first position that x holds. `layer` and `site` name the place in the model.
+at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context);
+
+/// The activation named as Hugging Face names it: gelu, gelu_new, gelu_pytorch_tanh, relu, silu, tanh...; ConfigError
+/// with the known names otherwise.
+using Activation = at::Tensor (*)(const at::Tensor&);
+Activation find_activation(const std::string& name);
+
+struct AttentionOptions {
+  double dropout = 0;
+  double scale = 1;
+  int layer = 0, site = 0;
+  int64_t first_head = 0;  // global index of the first local head
+};
+/// Causal attention of q, k, v [batch, local heads, seq, head size]; uses and extends the Context's cache. Flash
+/// kernels where nothing is dropped; else masks by coordinate (sample, head, query, key).
+at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const AttentionOptions& options, const Context& context);
+
+}  // namespace trireme::nn

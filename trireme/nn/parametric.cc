@@ -1,0 +1,191 @@
+#include "trireme/nn/parametric.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Parameters and queues outlive the graph, so the graph keeps their addresses.
+int64_t address(const void* pointer) { return reinterpret_cast<int64_t>(pointer); }
+
+template <class T>
+T* pointer(AutogradContext* ctx, const char* name) {
+  return reinterpret_cast<T*>(ctx->saved_data[name].toInt());
+}
+
+// Runs `work` without autograd: later from the queue, or now.
+void contribute(WeightQueue* queue, std::function<void()> work) {
+  if (queue) return queue->add(std::move(work));
+  at::NoGradGuard no_grad;
+  work();
+}
+
+at::Tensor rows_of(const at::Tensor& t) { return t.detach().reshape({-1, t.size(-1)}); }
+
+void add_row_sum(Param* bias, const at::Tensor& rows) {
+  bias->grad.add_(rows.sum(0).to(bias->grad.scalar_type()));
+  ++bias->contributions;
+}
+
+// grad += a^T b. 16-bit products are made in 16 bits and added in fp32.
+void add_product(at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {
+  if (grad.scalar_type() == a.scalar_type()) {
+    grad.addmm_(a.t(), b);
+  } else {
+    grad.add_(at::mm(a.t(), b));
+  }
+}
+
+struct Linear : torch::autograd::Function<Linear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, Param* weight,
+                            Param* bias, Orientation orientation, WeightQueue* queue) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["weight"] = address(weight);
+    ctx->saved_data["bias"] = address(bias);
+    ctx->saved_data["queue"] = address(queue);
+    ctx->saved_data["in_out"] = orientation == Orientation::in_out;
+    ctx->set_materialize_grads(false);
+    at::Tensor rows = x.reshape({-1, x.size(-1)});
+    at::Tensor w = orientation == Orientation::in_out ? weight->data : weight->data.t();
+    at::Tensor out = bias ? at::addmm(bias->data, rows, w) : at::mm(rows, w);
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = w.size(1);
+    return out.view(shape);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto* weight = pointer<Param>(ctx, "weight");
+    auto* bias = pointer<Param>(ctx, "bias");
+    bool in_out = ctx->saved_data["in_out"].toBool();
+    at::Tensor x = ctx->get_saved_variables()[0];
+    at::Tensor gy = rows_of(grads[0]);
+    at::Tensor gx;
+    if (ctx->needs_input_grad(0)) {
+      gx = at::mm(gy, in_out ? weight->data.t() : weight->data).view(x.sizes());
+    }
+    contribute(pointer<WeightQueue>(ctx, "queue"), [=, x = rows_of(x)] {
+      in_out ? add_product(weight->grad, x, gy) : add_product(weight->grad, gy, x);
+      ++weight->contributions;
+      if (bias) add_row_sum(bias, gy);
+    });
+    return {gx, {}, {}, {}, {}, {}};
+  }
+};
+
+struct AddBias : torch::autograd::Function<AddBias> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, Param* bias,
+                            WeightQueue* queue) {
+    ctx->saved_data["bias"] = address(bias);
+    ctx->saved_data["queue"] = address(queue);
+    ctx->set_materialize_grads(false);
+    return x + bias->data;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto* bias = pointer<Param>(ctx, "bias");
+    contribute(pointer<WeightQueue>(ctx, "queue"), [bias, gy = rows_of(grads[0])] { add_row_sum(bias, gy); });
+    return {grads[0], {}, {}, {}};
+  }
+};
+
+struct Embedding : torch::autograd::Function<Embedding> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ids, const at::Tensor& /*anchor*/, Param* table,
+                            int64_t first, WeightQueue* queue) {
+    int64_t rows = table->data.size(0);
+    at::Tensor local = ids.flatten() - first;
+    std::vector<int64_t> shape = ids.sizes().vec();
+    shape.push_back(table->data.size(1));
+    at::Tensor out, outside;
+    if (rows == table->spec.shape[0]) {
+      out = at::index_select(table->data, 0, local);
+    } else {
+      outside = local.lt(0).logical_or_(local.ge(rows));
+      local.masked_fill_(outside, 0);
+      out = rows == 0 ? at::zeros({local.numel(), shape.back()}, table->data.options())
+                      : at::index_select(table->data, 0, local).masked_fill_(outside.unsqueeze(1), 0);
+    }
+    ctx->save_for_backward({local, outside});
+    ctx->saved_data["table"] = address(table);
+    ctx->saved_data["queue"] = address(queue);
+    ctx->set_materialize_grads(false);
+    return out.view(shape);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    auto* table = pointer<Param>(ctx, "table");
+    contribute(pointer<WeightQueue>(ctx, "queue"), [=, gy = rows_of(grads[0])] {
+      at::Tensor g = gy.to(table->grad.scalar_type());
+      if (saved[1].defined()) g = g.masked_fill(saved[1].unsqueeze(1), 0);
+      if (table->grad.size(0) > 0) table->grad.index_add_(0, saved[0], g);
+      ++table->contributions;
+    });
+    return {{}, {}, {}, {}, {}};
+  }
+};
+
+struct LayerNorm : torch::autograd::Function<LayerNorm> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, Param* weight,
+                            Param* bias, double eps, WeightQueue* queue) {
+    auto [y, mean, rstd] = at::native_layer_norm(x, {x.size(-1)}, weight->data, bias->data, eps);
+    ctx->save_for_backward({x, mean, rstd});
+    ctx->saved_data["weight"] = address(weight);
+    ctx->saved_data["bias"] = address(bias);
+    ctx->saved_data["queue"] = address(queue);
+    ctx->set_materialize_grads(false);
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto saved = ctx->get_saved_variables();
+    auto* weight = pointer<Param>(ctx, "weight");
+    auto* bias = pointer<Param>(ctx, "bias");
+    auto* queue = pointer<WeightQueue>(ctx, "queue");
+    at::Tensor x = saved[0].detach(), gy = grads[0].detach().contiguous();
+    at::Tensor mean = saved[1], rstd = saved[2];
+    auto backward = [=](std::array<bool, 3> wanted) {
+      return at::native_layer_norm_backward(gy, x, {x.size(-1)}, mean, rstd, weight->data, bias->data, wanted);
+    };
+    auto add = [=](const at::Tensor& gw, const at::Tensor& gb) {
+      weight->grad.add_(gw.to(weight->grad.scalar_type()));
+      bias->grad.add_(gb.to(bias->grad.scalar_type()));
+      ++weight->contributions, ++bias->contributions;
+    };
+    at::Tensor gx;
+    if (queue) {
+      gx = std::get<0>(backward({true, false, false}));
+      queue->add([=] {
+        auto [_, gw, gb] = backward({false, true, true});
+        add(gw, gb);
+      });
+    } else {
+      auto [g, gw, gb] = backward({true, true, true});
+      gx = g;
+      at::NoGradGuard no_grad;
+      add(gw, gb);
+    }
+    return {gx, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, Param* weight, Param* bias, Orientation orientation, const Context& context) {
+  return Linear::apply(x, context.anchor, weight, bias, orientation, context.weight_queue);
+}
+
+at::Tensor add_bias(const at::Tensor& x, Param* bias, const Context& context) {
+  return AddBias::apply(x, context.anchor, bias, context.weight_queue);
+}
+
+at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const Context& context) {
+  return Embedding::apply(ids, context.anchor, table, first, context.weight_queue);
+}
+
+at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double eps, const Context& context) {
+  return LayerNorm::apply(x, context.anchor, weight, bias, eps, context.weight_queue);
+}
+
+}  // namespace trireme::nn

@@ -1,0 +1,29 @@
+#pragma once
+// Parametric functions: every way in which a layer may use a parameter. Each adds exactly one contribution to
+// each parameter's gradient in its backward: into the Context's weight queue, or at once where there is none. The
+// gradient of the input never waits for that of the weight (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
+
+#include <ATen/core/Tensor.h>
+
+#include "trireme/nn/context.h"
+#include "trireme/nn/param_store.h"
+
+namespace trireme::nn {
+
+/// Which dimension of a weight file's matrix holds the input features.
+enum class Orientation : uint8_t { out_in, in_out };
+
+/// x [..., in] times the weight, plus the bias where there is one: [..., out].
+at::Tensor linear(const at::Tensor& x, Param* weight, Param* bias, Orientation orientation, const Context& context);
+
+/// x + bias.
+at::Tensor add_bias(const at::Tensor& x, Param* bias, const Context& context);
+
+/// Rows of the local table for ids [...]: [..., features]. The table holds global rows [first, first + its rows);
+/// ids outside give zeros, a valid partial sum.
+at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const Context& context);
+
+/// Layer normalisation over the last dimension (Ba et al., 2016).
+at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double eps, const Context& context);
+
+}  // namespace trireme::nn
