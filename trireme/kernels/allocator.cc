@@ -37,7 +37,8 @@ struct alignas(64) Header {
 };
 static_assert(sizeof(Header) == 64);
 
-constexpr size_t kMapped = size_t{1} << 20;  // blocks from here on are mapped, smaller ones come from malloc
+constexpr size_t kMapped = size_t{1}
+                           << 20;  // blocks from here on are mapped, smaller ones come from malloc
 constexpr size_t kHugePage = size_t{2} << 20;
 
 // Eight classes per power of two, from 64 bytes: at most an eighth of a block is unused.
@@ -55,12 +56,14 @@ int class_of(size_t size) {
 void* map_block(size_t size) {
   // Aligned to a huge page, so that the hint covers the block from its start.
   const size_t slack = size >= kHugePage ? kHugePage : 0;
-  void* raw = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* raw =
+      mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   if (slack == 0) return raw;
   auto begin = reinterpret_cast<uintptr_t>(raw), aligned = (begin + slack - 1) & ~(slack - 1);
   if (aligned > begin) munmap(raw, aligned - begin);
-  if (size_t rest = begin + slack - aligned; rest > 0) munmap(reinterpret_cast<void*>(aligned + size), rest);
+  if (size_t rest = begin + slack - aligned; rest > 0)
+    munmap(reinterpret_cast<void*>(aligned + size), rest);
   madvise(reinterpret_cast<void*>(aligned), size, MADV_HUGEPAGE);  // only a hint
   return reinterpret_cast<void*>(aligned);
 }
@@ -72,7 +75,9 @@ class CachingAllocator final : public c10::Allocator {
     return {data, data, &release, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
 
   Counters* of_rank(int rank) {
     std::lock_guard lock(ranks_mutex_);
@@ -141,10 +146,13 @@ void* CachingAllocator::take(size_t bytes) {
     const size_t size = class_size(exact);
     for (int attempt = 0; block == nullptr && attempt < 2; ++attempt) {
       if (attempt == 1) trim();
-      block = static_cast<Header*>(size >= kMapped ? map_block(size) : std::aligned_alloc(64, (size + 63) & ~size_t{63}));
+      block = static_cast<Header*>(
+          size >= kMapped ? map_block(size) : std::aligned_alloc(64, (size + 63) & ~size_t{63}));
     }
     if (block == nullptr)
-      throw base::IoError("memory", ENOMEM, fmt::format("allocating {} bytes (live: {})", bytes, process_.live.load()));
+      throw base::IoError(
+          "memory", ENOMEM,
+          fmt::format("allocating {} bytes (live: {})", bytes, process_.live.load()));
   }
   block->size_class = size_class;
   block->bytes = static_cast<int64_t>(bytes);
@@ -159,25 +167,38 @@ void CachingAllocator::release(void* data) {
   CachingAllocator& self = allocator();
   Header* block = static_cast<Header*>(data) - 1;
   self.process_.live.fetch_sub(block->bytes, std::memory_order_relaxed);
-  if (block->owner != nullptr) block->owner->live.fetch_sub(block->bytes, std::memory_order_relaxed);
+  if (block->owner != nullptr)
+    block->owner->live.fetch_sub(block->bytes, std::memory_order_relaxed);
   List& list = self.lists_[block->size_class];
   std::lock_guard lock(list.mutex);
   block->next = list.first;
   list.first = block;
 }
 
-Counters& counters() { return tagged != nullptr ? *tagged : allocator().process(); }
+Counters& counters() {
+  return tagged != nullptr ? *tagged : allocator().process();
+}
 
 }  // namespace
 
-void install_caching_allocator() { c10::SetCPUAllocator(&allocator()); }
+void install_caching_allocator() {
+  c10::SetCPUAllocator(&allocator());
+}
 
-MemoryCounters memory_counters() { return {counters().live.load(), counters().peak.load()}; }
+MemoryCounters memory_counters() {
+  return {counters().live.load(), counters().peak.load()};
+}
 
-void tag_memory(int rank) { tagged = allocator().of_rank(rank); }
+void tag_memory(int rank) {
+  tagged = allocator().of_rank(rank);
+}
 
-void reset_peak() { counters().peak.store(counters().live.load()); }
+void reset_peak() {
+  counters().peak.store(counters().live.load());
+}
 
-void trim_memory() { allocator().trim(); }
+void trim_memory() {
+  allocator().trim();
+}
 
 }  // namespace trireme::kernels

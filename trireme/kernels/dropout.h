@@ -18,8 +18,8 @@ struct MaskCoordinates {
 };
 
 /// x * mask / (1 - p), for a contiguous tensor of 2 to 4 dimensions ([rows, d], [rows, c, d] or
-/// [rows, b, c, d]); fp64, fp32, bf16, fp16. No autograd; the backward is the same call on the gradient. May write
-/// in place (`out` = `x`).
+/// [rows, b, c, d]); fp64, fp32, bf16, fp16. No autograd; the backward is the same call on the
+/// gradient. May write in place (`out` = `x`).
 void dropout(const at::Tensor& x, at::Tensor& out, double p, const MaskCoordinates& where);
 
 }  // namespace trireme::kernels
