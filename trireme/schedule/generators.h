@@ -19,8 +19,11 @@ Schedule one_f_one_b(const Request& request);
 /// Forwards only, for evaluation and generation.
 Schedule forward_only(const Request& request);
 
-/// By name; ConfigError with the known names and what the request must satisfy.
+/// By name ("gpipe", "1f1b", "forward"); ConfigError with the known names and what the request must satisfy.
 Schedule generate(std::string_view name, const Request& request);
+/// In the order of a comparison.
 std::vector<std::string_view> names();
+/// Does the named schedule take several chunks a rank?
+bool takes_chunks(std::string_view name);
 
 }  // namespace trireme::schedule
