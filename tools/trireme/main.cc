@@ -13,6 +13,7 @@ int run(int argc, char** argv) {
                    "trireme"};
   program.require_subcommand(1);
   trireme::tools::add_bench(program);
+  trireme::tools::add_pipeline(program);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

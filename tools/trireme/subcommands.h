@@ -7,5 +7,6 @@
 namespace trireme::tools {
 
 void add_bench(CLI::App& program);
+void add_pipeline(CLI::App& program);
 
 }  // namespace trireme::tools
