@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/ranks/comm_support.h"
+#include "trireme/base/hash.h"
 
 namespace trireme::comm {
 namespace {
@@ -146,14 +147,107 @@ void check(const Comm& comm, DType dtype, int64_t count, bool shared) {
 constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16,
                             DType::i64, DType::i32, DType::u8,   DType::boolean};
 
-TEST(Threads, AllCollectivesTypesAndSizes) {
+TEST_P(CommTest, EveryCollectiveTypeAndSize) {
   for (int ranks : {1, 2, 3, 8})
-    expect_clean(run_threads(ranks, [](Backend& backend) {
-      Comm comm = backend.make(all_ranks(backend), "all");
+    expect_clean(run(ranks, [](Backend& backend) {
+      Comm comm = world(backend);
       for (DType dtype : kTypes)
-        for (int64_t count : {0, 1, 17, 5000, 70001}) check(comm, dtype, count, false);
-      check(comm, DType::f32, 300007, false);
+        for (int64_t count : {0, 1, 17, 5000}) {
+          check(comm, dtype, count, false);
+          check(comm, dtype, count, true);
+        }
     }));
+}
+
+// Larger than a piece and than the whole staging ring, in plain and in shared memory and mixed.
+TEST_P(CommTest, LargeBuffers) {
+  for (int ranks : {2, 5})
+    expect_clean(run(ranks, [](Backend& backend) {
+      Comm comm = world(backend);
+      for (int64_t count : {70001, 700001}) {
+        check(comm, DType::f32, count, false);
+        check(comm, DType::f32, count, true);
+        check(comm, DType::bf16, count, comm.rank() % 2 == 0);
+      }
+    }));
+}
+
+TEST_P(CommTest, SixtyFiveMebibytes) {
+  expect_clean(run(2, [](Backend& backend) {
+    Comm comm = world(backend);
+    int64_t count = (65 << 20) / 4;
+    std::vector<float> plain(count, 1.0f + comm.rank());
+    SharedBuffer shared = comm.alloc(count * 4);
+    std::memcpy(shared.data(), plain.data(), shared.size());
+    comm.all_reduce(plain.data(), count, DType::f32).wait();
+    comm.all_reduce(shared.data(), count, DType::f32).wait();
+    require(std::memcmp(plain.data(), shared.data(), shared.size()) == 0, "plain and shared differ");
+    require(plain.front() == 3 && plain.back() == 3, "sum of 1 and 2");
+  }));
+}
+
+// Sums whose last bits depend on the order of additions: the same from run to run and on both backends.
+TEST(Comm, ResultsAreTheSameBitForBit) {
+  auto digest = [](Kind kind, bool shared) {
+    std::vector<uint64_t> digests(1);
+    auto body = [&](Backend& backend) {
+      Comm comm = world(backend);
+      uint64_t hash = 0;
+      for (DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16})
+        for (int64_t count : {1000, 300001}) {
+          int64_t bytes = count * base::size_of(dtype);
+          SharedBuffer memory = comm.alloc(bytes);
+          Bytes plain(bytes);
+          std::byte* data = shared ? memory.data() : plain.data();
+          for (int64_t i = 0; i < count; ++i) {
+            double x = 1e-3 * static_cast<double>(base::hash_combine(comm.rank(), i) % 100003);
+            auto store = [&](auto v) { std::memcpy(data + i * sizeof v, &v, sizeof v); };
+            if (dtype == DType::f64) store(x);
+            if (dtype == DType::f32) store(static_cast<float>(x));
+            if (dtype == DType::bf16) store(static_cast<uint16_t>(0x3f00 + static_cast<int>(x) % 251));
+            if (dtype == DType::f16) store(static_cast<uint16_t>(0x3000 + static_cast<int>(x * 10) % 2003));
+          }
+          comm.all_reduce(data, count, dtype).wait();
+          hash = base::hash_bytes(data, bytes, hash);
+        }
+      // Ranks agree, and rank 0 tells.
+      std::vector<uint64_t> all(comm.size());
+      std::vector<int64_t> ones(comm.size(), 1);
+      comm.all_gather(&hash, all.data(), ones, DType::i64).wait();
+      for (uint64_t other : all) require(other == hash, "ranks differ");
+      if (kind == Kind::threads && comm.rank() == 0) digests[0] = hash;
+      if (kind == Kind::processes && comm.rank() == 0) throw std::runtime_error(std::to_string(hash));
+    };
+    Outcomes outcomes = run_ranks(kind, 4, body);
+    return kind == Kind::threads ? std::to_string(digests[0]) : outcomes[0];
+  };
+  std::string first = digest(Kind::threads, false);
+  EXPECT_EQ(digest(Kind::threads, true), first);
+#ifndef __SANITIZE_THREAD__
+  EXPECT_EQ(digest(Kind::processes, false), first);
+  EXPECT_EQ(digest(Kind::processes, true), first);
+#endif
+}
+
+TEST(Comm, SixteenBitFloatsAccumulateInFp32AndRoundOnce) {
+  expect_clean(run_ranks(Kind::threads, 3, [](Backend& backend) {
+    Comm comm = world(backend);
+    // 256 + 1 + 1 = 258: bf16 (8 bits) would lose each 1 on its own.
+    uint16_t x = bf16_of(comm.rank() == 0 ? 256 : 1);
+    comm.all_reduce(&x, 1, DType::bf16).wait();
+    require(x == bf16_of(258), "bf16 sum");
+    uint16_t y = f16_of(comm.rank() == 0 ? 2048 : 1);  // 2048 + 1 + 1 = 2050
+    comm.all_reduce(&y, 1, DType::f16).wait();
+    require(y == f16_of(2050), "f16 sum");
+    // 65504 * 3 overflows to infinity; denormals stay exact.
+    uint16_t big = 0x7bff, tiny = 3, nan = comm.rank() == 1 ? 0x7e00 : 0x3c00;
+    comm.all_reduce(&big, 1, DType::f16).wait();
+    comm.all_reduce(&tiny, 1, DType::f16).wait();
+    comm.all_reduce(&nan, 1, DType::f16, Reduce::max).wait();
+    require(big == 0x7c00, "overflow");
+    require(tiny == 9, "denormals");
+    require((nan & 0x7c00) == 0x7c00 && (nan & 0x3ff) != 0, "not-a-number wins");
+  }));
 }
 
 }  // namespace

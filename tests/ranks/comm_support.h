@@ -1,9 +1,10 @@
 #pragma once
-// Runs a body as N ranks: threads of this process, or processes forked from it. A failing rank fails the run.
+// Runs a body as N ranks: threads of this process, or processes forked from it.
+
+#include <gtest/gtest.h>
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,21 +13,40 @@
 namespace trireme::comm {
 
 using Body = std::function<void(Backend&)>;
+using std::chrono::milliseconds;
 
-/// The error of each rank, empty where it had none.
-std::vector<std::string> run_threads(int ranks, const Body& body,
-                                     std::chrono::milliseconds timeout = std::chrono::seconds(60));
+/// How a rank ended: its error, empty where it had none; "signal 9" where its process was killed.
+using Outcomes = std::vector<std::string>;
+
+enum class Kind { threads, processes };
+Outcomes run_ranks(Kind kind, int ranks, const Body& body, milliseconds timeout = std::chrono::seconds(60));
 
 /// Throws with `what` unless `condition` holds; works in every rank.
 void require(bool condition, const std::string& what);
 
 /// Fails the test when a rank has an error.
-void expect_clean(const std::vector<std::string>& errors);
+void expect_clean(const Outcomes& outcomes);
 
-inline std::vector<int> all_ranks(const Backend& backend) {
-  std::vector<int> ranks(backend.size());
-  for (int r = 0; r < backend.size(); ++r) ranks[r] = r;
-  return ranks;
-}
+std::vector<int> all_ranks(const Backend& backend);
+inline Comm world(Backend& backend) { return backend.make(all_ranks(backend), "world"); }
+
+/// Seconds since the first call's result was made.
+class Watch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Tests that hold for ranks as threads and as processes.
+class CommTest : public testing::TestWithParam<Kind> {
+ protected:
+  Outcomes run(int ranks, const Body& body, milliseconds timeout = std::chrono::seconds(60)) {
+    return run_ranks(GetParam(), ranks, body, timeout);
+  }
+};
 
 }  // namespace trireme::comm
