@@ -1,6 +1,6 @@
 #pragma once
-// Fields: the one description of a configuration struct. From it come the reader of YAML files, dotted
-// overrides, the resolved file, the help text and docs/config.md.
+// Fields: the one description of a configuration struct. From it come the reader of YAML files,
+// dotted overrides, the resolved file, the help text and docs/config.md.
 //
 // A struct describes itself with one static `visit` that works on const and mutable objects alike:
 //
@@ -12,8 +12,9 @@
 //     }
 //   };
 //
-// Members may be bool, integers, double, std::string, std::optional of those (null in YAML), std::vector of
-// those or of structs, nested structs, and base::Json for a free tree that somebody else checks.
+// Members may be bool, integers, double, std::string, std::optional of those (null in YAML),
+// std::vector of those or of structs, nested structs, and base::Json for a free tree that somebody
+// else checks.
 
 #include <limits>
 #include <string>
@@ -25,9 +26,16 @@ namespace trireme::base {
 /// What is known of a field beside its type and default.
 struct Field {
   std::string_view help;
-  double min = -std::numeric_limits<double>::infinity();  // allowed range, inclusive
-  double max = std::numeric_limits<double>::infinity();
-  std::vector<std::string_view> choices = {};             // allowed words; empty: any
+  double min =
+      std::numeric_limits<double>::lowest();  // allowed range, inclusive; finite unless said
+  double max = std::numeric_limits<double>::max();
+  std::vector<std::string_view> choices = {};  // allowed words; empty: any
+};
+
+/// A struct with a `visit` as above.
+template <class T>
+concept Described = requires(T& object) {
+  T::visit(object, [](std::string_view, auto&, const Field&) {});
 };
 
 }  // namespace trireme::base

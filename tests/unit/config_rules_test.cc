@@ -1,0 +1,149 @@
+// What several keys say together: layout, batch, length, stages, and what is not supported yet.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/config/load.h"
+
+namespace trireme::config {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const base::ConfigError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+Train batch(std::optional<int64_t> micro, std::optional<int64_t> steps, std::optional<int64_t> global) {
+  Train train;
+  train.train_micro_batch_size = micro;
+  train.num_accumulation_steps = steps;
+  train.global_batch_size = global;
+  return train;
+}
+
+TEST(BatchRules, AnyTwoGiveTheThird) {
+  BatchPlan expected{.micro_batch_size = 2, .micro_batches = 4, .global_batch_size = 24};
+  EXPECT_EQ(resolve_batch(batch(2, 4, {}), 3), expected);
+  EXPECT_EQ(resolve_batch(batch(2, {}, 24), 3), expected);
+  EXPECT_EQ(resolve_batch(batch({}, 4, 24), 3), expected);
+  EXPECT_EQ(resolve_batch(batch(2, 4, 24), 3), expected);
+}
+
+TEST(BatchRules, OneAloneMeansNoAccumulation) {
+  EXPECT_EQ(resolve_batch(batch(2, {}, {}), 3), (BatchPlan{2, 1, 6}));
+  EXPECT_EQ(resolve_batch(batch({}, {}, 6), 3), (BatchPlan{2, 1, 6}));
+}
+
+TEST(BatchRules, ContradictionsShowTheArithmetic) {
+  EXPECT_THAT(error_of([] { resolve_batch(batch({}, 4, {}), 1); }), HasSubstr("give train_micro_batch_size or"));
+  EXPECT_THAT(error_of([] { resolve_batch(batch(2, 4, 25), 3); }),
+              HasSubstr("train_micro_batch_size 2 x data_parallel_size 3 x num_accumulation_steps 4 = 24, but "
+                        "global_batch_size is 25"));
+  EXPECT_THAT(error_of([] { resolve_batch(batch(2, {}, 25), 3); }),
+              AllOf(HasSubstr("no num_accumulation_steps fits"), HasSubstr("25 / (train_micro_batch_size 2 x"),
+                    HasSubstr("remainder of 1"), HasSubstr("global_batch_size=30")));
+  EXPECT_THAT(error_of([] { resolve_batch(batch({}, 4, 25), 3); }),
+              AllOf(HasSubstr("no train_micro_batch_size fits"), HasSubstr("num_accumulation_steps 4 x")));
+  int64_t huge = int64_t{1} << 62;
+  EXPECT_THAT(error_of([&] { resolve_batch(batch(huge, huge, {}), 2); }), HasSubstr("too large"));
+}
+
+TEST(Degrees, DataParallelIsWhatIsLeft) {
+  Dist dist{.tensor_parallel_size = 2, .pipeline_parallel_size = 2};
+  EXPECT_EQ(resolve_degrees(dist, 8), (Degrees{.dp = 2, .tp = 2, .pp = 2}));
+  EXPECT_EQ(resolve_degrees(dist, 4), (Degrees{.dp = 1, .tp = 2, .pp = 2}));
+  EXPECT_THAT(error_of([&] { resolve_degrees(dist, 6); }),
+              HasSubstr("6 ranks cannot be shared out: tensor_parallel_size 2 x pipeline_parallel_size 2 = 4"));
+  dist.data_parallel_size = 3;
+  EXPECT_EQ(resolve_degrees(dist, 12).dp, 3);
+  EXPECT_THAT(error_of([&] { resolve_degrees(dist, 8); }),
+              HasSubstr("data_parallel_size 3 x tensor_parallel_size 2 x pipeline_parallel_size 2 = 12, but there are "
+                        "8 ranks; start 12"));
+  EXPECT_THAT(error_of([&] { resolve_degrees(dist, 1); }), HasSubstr("there is 1 rank;"));
+}
+
+TEST(RunLength, FromEachKey) {
+  RunConfig config;
+  config.data.seq_length = 64;
+  auto length = [&](auto Train::* key, auto value) {
+    config.train.train_iter = config.train.train_samples = config.train.train_tokens = std::nullopt;
+    config.train.train_epoch = std::nullopt;
+    config.train.*key = value;
+    return resolve_length(config, 8, 100);
+  };
+  EXPECT_EQ(length(&Train::train_iter, 10), (RunLength{10, 80}));
+  EXPECT_EQ(length(&Train::train_epoch, 2.0), (RunLength{25, 200}));
+  EXPECT_EQ(length(&Train::train_epoch, 0.5), (RunLength{7, 50}));
+  EXPECT_EQ(length(&Train::train_samples, 81), (RunLength{11, 81}));
+  EXPECT_EQ(length(&Train::train_tokens, 6401), (RunLength{13, 101}));
+  config.train.train_tokens.reset();
+  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 100); }), HasSubstr("give the run's length"));
+  config.train.train_epoch = 1;
+  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 0); }), HasSubstr("1 passes over 0 samples"));
+}
+
+TEST(StageLayers, CustomIdsBecomeCounts) {
+  Dist dist{.pipeline_parallel_size = 2};
+  EXPECT_EQ(resolve_stage_layers(dist, 4), std::nullopt);
+  auto with = [&](std::vector<int> ids) {
+    dist.custom_pipeline_stage_id = ids;
+    return resolve_stage_layers(dist, 4);
+  };
+  EXPECT_EQ(with({0, 0, 0, 1}), (std::vector<int>{3, 1}));
+  EXPECT_THAT(error_of([&] { with({0, 1}); }), HasSubstr("2 entries, but the model has 4 layers"));
+  EXPECT_THAT(error_of([&] { with({0, 0, 1, 2}); }), HasSubstr("layer 3 is on stage 2"));
+  EXPECT_THAT(error_of([&] { with({0, 1, 0, 1}); }), HasSubstr("layer 2 goes back from stage 1 to 0"));
+  EXPECT_THAT(error_of([&] { with({0, 0, 0, 0}); }), HasSubstr("stage 1 of 2 has no layer"));
+  dist.pipeline_num_layers = 5;
+  EXPECT_THAT(error_of([&] { resolve_stage_layers(dist, 4); }), HasSubstr("but the model has 4 layers"));
+}
+
+TEST(Resolved, FillsInLayoutAndBatch) {
+  RunConfig config = parse("train: {global_batch_size: 16, train_micro_batch_size: 2}", "f");
+  RunConfig full = resolved(config, 4);
+  EXPECT_EQ(full.train.dist.data_parallel_size, 4);
+  EXPECT_EQ(full.train.num_accumulation_steps, 2);
+  EXPECT_EQ(resolved(full, 4), full);
+  EXPECT_THROW(resolved(full, 8), base::ConfigError);
+}
+
+TEST(Unsupported, IsRefusedWhenSwitchedOn) {
+  auto refusal = [](const std::string& override) {
+    return error_of([&] { check_supported(parse("", "f", {override})); });
+  };
+  EXPECT_THAT(refusal("train.amp.dtype=bf16"), HasSubstr("train.amp: bf16 mixed precision is not supported yet"));
+  EXPECT_THAT(refusal("train.amp.enabled=true"), HasSubstr("train.amp"));
+  EXPECT_THAT(refusal("train.activation_checkpoint.enabled=true"), HasSubstr("recomputation is not supported yet"));
+  EXPECT_THAT(refusal("train.zero_optimization.stage=2"), HasSubstr("train.zero_optimization.stage: 2"));
+  EXPECT_THAT(refusal("train.zero_optimization={stage: 3, enabled: true}"), HasSubstr("use 0 or 1"));
+  EXPECT_THAT(refusal("train.dist.chunks=2"), HasSubstr("train.dist.chunks: 2"));
+  EXPECT_THAT(refusal("train.dist.schedule=zb-h1"), HasSubstr("use 1f1b or gpipe"));
+  EXPECT_THAT(refusal("train.dist.schedule_file=a"), HasSubstr("train.dist.schedule_file"));
+  EXPECT_EQ(refusal("train.zero_optimization={stage: 3, enabled: false}"), "no error");
+  EXPECT_EQ(refusal("train.dist.schedule=gpipe"), "no error");
+}
+
+TEST(Consistency, ContradictingKeysAreRefused) {
+  auto refusal = [](const std::string& text) { return error_of([&] { parse(text, "f"); }); };
+  EXPECT_THAT(refusal("train: {train_iter: 3, train_epoch: 1}"), HasSubstr("give one of train_iter"));
+  EXPECT_THAT(refusal("train: {train_epoch: 0}"), HasSubstr("more than 0 passes"));
+  EXPECT_THAT(refusal("train: {scheduler: {warmup_iter: 3, warmup_ratio: 0.1}}"), HasSubstr("both set the warm-up"));
+  EXPECT_THAT(refusal("train: {scheduler: {warmup_ratio: 1}}"), HasSubstr("less than 1"));
+  EXPECT_THAT(refusal("optim: {betas: [0.9]}"), HasSubstr("expected two numbers"));
+  EXPECT_THAT(refusal("optim: {betas: [0.9, 1]}"), HasSubstr("below 1, given [0.9, 1]"));
+  EXPECT_THAT(refusal("optim: {clip_grad_max_norm: 0}"), HasSubstr("null switches clipping off"));
+  EXPECT_THAT(refusal("data: {train: [{path: a, weight: 0}]}"), HasSubstr("add up to 0"));
+  EXPECT_THAT(refusal("data: {train: [{weight: 1}]}"), HasSubstr("without a path"));
+}
+
+}  // namespace
+}  // namespace trireme::config

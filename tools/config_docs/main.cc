@@ -1,0 +1,7 @@
+// Prints docs/config.md.
+
+#include <cstdio>
+
+#include "trireme/config/load.h"
+
+int main() { std::fputs(trireme::config::reference().c_str(), stdout); }

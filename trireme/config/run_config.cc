@@ -1,0 +1,252 @@
+#include "trireme/config/run_config.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "trireme/base/error.h"
+
+namespace trireme::config {
+
+using base::ConfigError;
+
+namespace {
+
+constexpr int64_t kMaxCount = int64_t{1} << 53;  // exact as a double, and far from overflow
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return a / b + (a % b != 0);
+}
+
+int64_t times(int64_t a, int64_t b, std::string_view what) {
+  int64_t product;
+  if (__builtin_mul_overflow(a, b, &product) || product > kMaxCount) {
+    throw ConfigError(fmt::format("{}: {} x {} is too large", what, a, b));
+  }
+  return product;
+}
+
+}  // namespace
+
+void check_consistent(const RunConfig& config) {
+  const Train& train = config.train;
+  if (!config.model.is_object()) {
+    throw ConfigError("model: expected keys such as family: gpt2, or pretrained: DIR");
+  }
+  int lengths = train.train_iter.has_value() + train.train_epoch.has_value() +
+                train.train_samples.has_value() + train.train_tokens.has_value();
+  if (lengths > 1) {
+    throw ConfigError(
+        "train: give one of train_iter, train_epoch, train_samples and train_tokens, and set the "
+        "others to null");
+  }
+  if (train.train_epoch && *train.train_epoch <= 0) {
+    throw ConfigError("train.train_epoch: expected more than 0 passes over the data");
+  }
+  if (train.scheduler.warmup_iter && train.scheduler.warmup_ratio != 0) {
+    throw ConfigError(fmt::format(
+        "train.scheduler: warmup_iter {} and warmup_ratio {} both set the warm-up; give one",
+        *train.scheduler.warmup_iter, train.scheduler.warmup_ratio));
+  }
+  if (train.scheduler.warmup_ratio >= 1) {
+    throw ConfigError(
+        "train.scheduler.warmup_ratio: expected less than 1, so that the warm-up ends");
+  }
+  if (config.optim.betas.size() != 2 || config.optim.betas[0] >= 1 || config.optim.betas[1] >= 1) {
+    throw ConfigError(
+        fmt::format("optim.betas: expected two numbers of at least 0 and below 1, given [{}]",
+                    fmt::join(config.optim.betas, ", ")));
+  }
+  if (config.optim.clip_grad_max_norm && *config.optim.clip_grad_max_norm == 0) {
+    throw ConfigError(
+        "optim.clip_grad_max_norm: 0 would remove all gradients; null switches clipping off");
+  }
+  for (const auto* sources : {&config.data.train, &config.data.valid}) {
+    double sum = 0;
+    for (const DataSource& source : *sources) {
+      if (source.path.empty()) throw ConfigError("data: a dataset without a path");
+      sum += source.weight;
+    }
+    if (!sources->empty() && sum <= 0) {
+      throw ConfigError(
+          "data: the weights of the datasets add up to 0; give at least one a weight above 0");
+    }
+  }
+}
+
+void check_supported(const RunConfig& config) {
+  const Train& train = config.train;
+  auto refuse = [](std::string_view key, const auto& value, std::string_view instead) {
+    throw ConfigError(fmt::format("{}: {} is not supported yet; {}", key, value, instead));
+  };
+  if (train.amp.enabled) {
+    refuse("train.amp", train.amp.dtype + " mixed precision",
+           "set train.amp.enabled=false and choose train.dtype fp32 or fp64");
+  }
+  if (train.activation_checkpoint.enabled) {
+    refuse("train.activation_checkpoint", "recomputation",
+           "set train.activation_checkpoint.enabled=false; a smaller train_micro_batch_size saves "
+           "memory");
+  }
+  if (int stage = train.zero_optimization.effective_stage(); stage > 1) {
+    refuse("train.zero_optimization.stage", stage, "use 0 or 1");
+  }
+  if (train.dist.chunks > 1) refuse("train.dist.chunks", train.dist.chunks, "use 1");
+  if (train.dist.schedule != "gpipe" && train.dist.schedule != "1f1b") {
+    refuse("train.dist.schedule", train.dist.schedule, "use 1f1b or gpipe");
+  }
+  if (train.dist.schedule_file) {
+    refuse("train.dist.schedule_file", *train.dist.schedule_file,
+           "set it to null and choose a train.dist.schedule");
+  }
+}
+
+Degrees resolve_degrees(const Dist& dist, int ranks) {
+  int64_t tp = dist.tensor_parallel_size, pp = dist.pipeline_parallel_size;
+  int64_t inner = times(tp, pp, "train.dist: tensor_parallel_size x pipeline_parallel_size");
+  if (!dist.data_parallel_size && ranks % inner != 0) {
+    throw ConfigError(
+        fmt::format("train.dist: {0} ranks cannot be shared out: tensor_parallel_size {1} x "
+                    "pipeline_parallel_size {2} = {3} "
+                    "does not divide {0}; start a multiple of {3} ranks or change the factors",
+                    ranks, tp, pp, inner));
+  }
+  int64_t dp = dist.data_parallel_size ? *dist.data_parallel_size : ranks / inner;
+  int64_t product = times(dp, inner, "train.dist: the parallel sizes");
+  if (product != ranks) {
+    throw ConfigError(
+        fmt::format("train.dist: data_parallel_size {} x tensor_parallel_size {} x "
+                    "pipeline_parallel_size {} = {}, but there "
+                    "{} {} rank{}; start {} (--ranks {}), or set data_parallel_size to null to use "
+                    "what is left",
+                    dp, tp, pp, product, ranks == 1 ? "is" : "are", ranks, ranks == 1 ? "" : "s",
+                    product, product));
+  }
+  return {static_cast<int>(dp), static_cast<int>(tp), static_cast<int>(pp)};
+}
+
+BatchPlan resolve_batch(const Train& train, int dp) {
+  const auto &micro = train.train_micro_batch_size, &steps = train.num_accumulation_steps,
+             &global = train.global_batch_size;
+  if (!micro && !global) {
+    throw ConfigError("train: give train_micro_batch_size or global_batch_size");
+  }
+  auto undivided = [&](std::string_view wanted, std::string_view name, int64_t value) {
+    return ConfigError(
+        fmt::format("train: no {0} fits: global_batch_size {1} / ({2} {3} x data_parallel_size {4} "
+                    "= {5}) is {6} with a remainder of {7}; "
+                    "change one of them, for example global_batch_size={8}",
+                    wanted, *global, name, value, dp, value * dp, *global / (value * dp),
+                    *global % (value * dp), ceil_div(*global, value * dp) * value * dp));
+  };
+  BatchPlan plan;
+  if (!global) {
+    plan.micro_batch_size = *micro;
+    plan.micro_batches = steps.value_or(1);
+    plan.global_batch_size =
+        times(times(*micro, dp, "train: the batch"), plan.micro_batches, "train: the batch");
+    return plan;
+  }
+  plan.global_batch_size = *global;
+  if (!micro) {
+    plan.micro_batches = steps.value_or(1);
+    int64_t share = times(plan.micro_batches, dp, "train: the batch");
+    if (*global % share != 0) {
+      throw undivided("train_micro_batch_size", "num_accumulation_steps", plan.micro_batches);
+    }
+    plan.micro_batch_size = *global / share;
+    return plan;
+  }
+  plan.micro_batch_size = *micro;
+  int64_t share = times(*micro, dp, "train: the batch");
+  if (steps) {
+    plan.micro_batches = *steps;
+    int64_t product = times(share, *steps, "train: the batch");
+    if (product != *global) {
+      throw ConfigError(
+          fmt::format("train: train_micro_batch_size {} x data_parallel_size {} x "
+                      "num_accumulation_steps {} = {}, but "
+                      "global_batch_size is {}; set one of the three to null to have it computed",
+                      *micro, dp, *steps, product, *global));
+    }
+    return plan;
+  }
+  if (*global % share != 0)
+    throw undivided("num_accumulation_steps", "train_micro_batch_size", *micro);
+  plan.micro_batches = *global / share;
+  return plan;
+}
+
+RunLength resolve_length(const RunConfig& config, int64_t global_batch_size,
+                         int64_t epoch_samples) {
+  const Train& train = config.train;
+  if (train.train_iter) {
+    return {*train.train_iter,
+            times(*train.train_iter, global_batch_size, "train.train_iter x global_batch_size")};
+  }
+  int64_t samples = 0;
+  if (train.train_samples) {
+    samples = *train.train_samples;
+  } else if (train.train_tokens) {
+    samples = ceil_div(*train.train_tokens, config.data.seq_length);
+  } else if (train.train_epoch) {
+    double exact = std::ceil(static_cast<double>(epoch_samples) * *train.train_epoch);
+    if (!(exact >= 1 && exact <= static_cast<double>(kMaxCount))) {
+      throw ConfigError(fmt::format(
+          "train.train_epoch: {} passes over {} samples are {} samples; expected 1 to 2^53",
+          *train.train_epoch, epoch_samples, exact));
+    }
+    samples = static_cast<int64_t>(exact);
+  } else {
+    throw ConfigError(
+        "train: give the run's length: train_iter, train_epoch, train_samples or train_tokens");
+  }
+  return {ceil_div(samples, global_batch_size), samples};
+}
+
+std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers) {
+  int stages = dist.pipeline_parallel_size;
+  if (dist.pipeline_num_layers && *dist.pipeline_num_layers != layers) {
+    throw ConfigError(fmt::format(
+        "train.dist.pipeline_num_layers: {}, but the model has {} layers; set it to null",
+        *dist.pipeline_num_layers, layers));
+  }
+  if (!dist.custom_pipeline_stage_id) return std::nullopt;
+  const std::vector<int>& ids = *dist.custom_pipeline_stage_id;
+  auto refuse = [&](const std::string& why) {
+    return ConfigError(
+        fmt::format("train.dist.custom_pipeline_stage_id [{}]: {}", fmt::join(ids, ", "), why));
+  };
+  if (static_cast<int>(ids.size()) != layers) {
+    throw refuse(fmt::format("{} entries, but the model has {} layers; give one a layer",
+                             ids.size(), layers));
+  }
+  std::vector<int> counts(stages, 0);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= stages) {
+      throw refuse(
+          fmt::format("layer {} is on stage {}, but pipeline_parallel_size {} has stages 0 to {}",
+                      i, ids[i], stages, stages - 1));
+    }
+    if (i > 0 && ids[i] < ids[i - 1]) {
+      throw refuse(fmt::format("layer {} goes back from stage {} to {}; stages ascend", i,
+                               ids[i - 1], ids[i]));
+    }
+    ++counts[ids[i]];
+  }
+  for (int s = 0; s < stages; ++s) {
+    if (counts[s] == 0) throw refuse(fmt::format("stage {} of {} has no layer", s, stages));
+  }
+  return counts;
+}
+
+RunConfig resolved(RunConfig config, int ranks) {
+  Degrees degrees = resolve_degrees(config.train.dist, ranks);
+  BatchPlan batch = resolve_batch(config.train, degrees.dp);
+  config.train.dist.data_parallel_size = degrees.dp;
+  config.train.train_micro_batch_size = batch.micro_batch_size;
+  config.train.num_accumulation_steps = batch.micro_batches;
+  config.train.global_batch_size = batch.global_batch_size;
+  return config;
+}
+
+}  // namespace trireme::config

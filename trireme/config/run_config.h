@@ -1,0 +1,337 @@
+#pragma once
+// RunConfig: everything that a run depends on, as plain structs. Each describes itself once
+// (base/fields.h); the reader, the overrides, the resolved file, --help-config and docs/config.md
+// follow from that.
+//
+// A RunConfig is data: it holds no rank, no file handle and no tensor. `model` stays a free tree,
+// which the registry in models checks against the family. What several keys say together is settled
+// here, by pure functions:
+//
+//   RunConfig config = load("configs/gpt2_tiny.yaml", {"train.dist.tensor_parallel_size=2"});
+//   check_supported(config);
+//   Degrees degrees = resolve_degrees(config.train.dist, ranks);
+//   BatchPlan batch = resolve_batch(config.train, degrees.dp);
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/fields.h"
+#include "trireme/base/json.h"
+
+namespace trireme::config {
+
+using base::Field;
+using base::Json;
+
+struct DataSource {
+  std::string path;
+  double weight = 1.0;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("path", self.path, Field{"indexed dataset, without .idx or .bin"});
+    v("weight", self.weight, Field{"share of the samples, relative to the other sources", 0});
+  }
+  bool operator==(const DataSource&) const = default;
+};
+
+struct Data {
+  std::vector<DataSource> train, valid;
+  int64_t seq_length = 1024;
+  int prefetch = 2;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("train", self.train, Field{"datasets to train on"});
+    v("valid", self.valid, Field{"datasets to evaluate on; empty: no evaluation"});
+    v("seq_length", self.seq_length, Field{"tokens of a sample", 1});
+    v("prefetch", self.prefetch, Field{"steps that the loader reads ahead", 0, 1024});
+  }
+  bool operator==(const Data&) const = default;
+};
+
+struct Dist {
+  std::optional<int> data_parallel_size;
+  int tensor_parallel_size = 1, pipeline_parallel_size = 1;
+  std::string schedule = "1f1b";
+  std::optional<std::string> schedule_file;
+  int chunks = 1;
+  bool sequence_parallel = false;
+  std::optional<int> pipeline_num_layers;
+  std::optional<std::vector<int>> custom_pipeline_stage_id;
+  double timeout_s = 600;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("data_parallel_size", self.data_parallel_size,
+      Field{"replicas of the model; null: what is left of the ranks", 1});
+    v("tensor_parallel_size", self.tensor_parallel_size, Field{"ranks that share each layer", 1});
+    v("pipeline_parallel_size", self.pipeline_parallel_size,
+      Field{"stages, each with a part of the layers", 1});
+    v("schedule", self.schedule,
+      Field{.help = "order of the micro-batches in the pipeline",
+            .choices = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half",
+                        "v-min"}});
+    v("schedule_file", self.schedule_file, Field{"a schedule of your own, in place of `schedule`"});
+    v("chunks", self.chunks, Field{"virtual stages of each stage", 1});
+    v("sequence_parallel", self.sequence_parallel,
+      Field{"split the residual stream along the sequence over the tensor-parallel ranks"});
+    v("pipeline_num_layers", self.pipeline_num_layers,
+      Field{"layers that the stages share; null: the model's. Any other number is refused", 1});
+    v("custom_pipeline_stage_id", self.custom_pipeline_stage_id,
+      Field{"the stage of each layer, ascending, for example [0, 0, 0, 1]; null: an even split",
+            0});
+    v("timeout_s", self.timeout_s,
+      Field{"seconds after which a waiting communication counts as failed", 0.001, 1e9});
+  }
+  bool operator==(const Dist&) const = default;
+};
+
+struct Amp {
+  bool enabled = false;
+  std::string dtype = "bf16";
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("enabled", self.enabled,
+      Field{"mixed precision: low-precision arithmetic, fp32 master weights"});
+    v("dtype", self.dtype,
+      Field{.help = "the low precision; given without `enabled` it switches the feature on",
+            .choices = {"bf16", "fp16"}});
+  }
+  bool operator==(const Amp&) const = default;
+};
+
+struct ActivationCheckpoint {
+  bool enabled = false;
+  std::string mode = "full";
+  int every = 1;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("enabled", self.enabled, Field{"recompute activations in the backward pass to save memory"});
+    v("mode", self.mode,
+      Field{.help = "full: whole layers; selective: what is cheap to compute and large to keep",
+            .choices = {"full", "selective"}});
+    v("every", self.every, Field{"recompute every k-th layer", 1});
+  }
+  bool operator==(const ActivationCheckpoint&) const = default;
+};
+
+struct ZeroOptimization {
+  bool enabled = false;
+  int stage = 1;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("enabled", self.enabled,
+      Field{"split the optimizer's work and memory over the replicas (ZeRO)"});
+    v("stage", self.stage,
+      Field{"0: nothing, 1: optimizer state, 2: and gradients, 3: and parameters; given without "
+            "`enabled` it switches the feature on",
+            0, 3});
+  }
+  /// The stage in force: 0 where the feature is off.
+  int effective_stage() const { return enabled ? stage : 0; }
+  bool operator==(const ZeroOptimization&) const = default;
+};
+
+struct Checkpointer {
+  int64_t period = 1000;
+  std::optional<int> max_to_keep = 3;
+  std::string format = "split";
+  bool async = true;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("period", self.period,
+      Field{"steps between checkpoints; the last step always writes one", 1});
+    v("max_to_keep", self.max_to_keep, Field{"newest checkpoints that stay; null: all", 1});
+    v("format", self.format,
+      Field{.help = "split: each rank writes its slices; merged: one Hugging Face folder",
+            .choices = {"split", "merged"}});
+    v("async", self.async, Field{"write files while training goes on"});
+  }
+  bool operator==(const Checkpointer&) const = default;
+};
+
+struct Evaluation {
+  bool enabled = true;
+  int64_t eval_period = 1000;
+  std::optional<int64_t> eval_iter;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("enabled", self.enabled, Field{"evaluate on data.valid, where that is given"});
+    v("eval_period", self.eval_period,
+      Field{"steps between evaluations; one follows the last step", 1});
+    v("eval_iter", self.eval_iter,
+      Field{"global batches of an evaluation; null: all of data.valid", 1});
+  }
+  bool operator==(const Evaluation&) const = default;
+};
+
+struct Scheduler {
+  std::string name = "warmup_cosine";
+  double warmup_ratio = 0;
+  std::optional<int64_t> warmup_iter;
+  double warmup_factor = 0.001;
+  double alpha = 0;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("name", self.name,
+      Field{.help = "how the learning rate moves after its linear warm-up",
+            .choices = {"warmup_cosine", "warmup_linear", "warmup_constant"}});
+    v("warmup_ratio", self.warmup_ratio, Field{"share of the run's steps that warm up", 0, 1});
+    v("warmup_iter", self.warmup_iter, Field{"steps that warm up, in place of warmup_ratio", 0});
+    v("warmup_factor", self.warmup_factor,
+      Field{"the first step's learning rate over optim.lr", 0, 1});
+    v("alpha", self.alpha, Field{"the last step's learning rate over optim.lr", 0, 1});
+  }
+  bool operator==(const Scheduler&) const = default;
+};
+
+struct Train {
+  std::string output_dir = "out/run";
+  int64_t seed = 1234;
+  std::optional<int64_t> train_iter;
+  std::optional<double> train_epoch;
+  std::optional<int64_t> train_samples, train_tokens;
+  std::optional<int64_t> train_micro_batch_size, num_accumulation_steps, global_batch_size;
+  Dist dist;
+  Amp amp;
+  ActivationCheckpoint activation_checkpoint;
+  ZeroOptimization zero_optimization;
+  Checkpointer checkpointer;
+  Evaluation evaluation;
+  Scheduler scheduler;
+  int64_t log_period = 20;
+  std::string dtype = "fp32";
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("output_dir", self.output_dir,
+      Field{"folder of the run: configuration, metrics, logs, checkpoints"});
+    v("seed", self.seed,
+      Field{"draws the weights, dropout and the order of the data on any layout", 0});
+    v("train_iter", self.train_iter, Field{"length of the run in steps (one length is given)", 1});
+    v("train_epoch", self.train_epoch,
+      Field{"length in passes over data.train; fractions allowed", 0, 1e9});
+    v("train_samples", self.train_samples, Field{"length in samples", 1});
+    v("train_tokens", self.train_tokens, Field{"length in tokens", 1});
+    v("train_micro_batch_size", self.train_micro_batch_size,
+      Field{"samples of a micro-batch on a data-parallel rank", 1});
+    v("num_accumulation_steps", self.num_accumulation_steps,
+      Field{"micro-batches of a step, those of the pipeline too", 1});
+    v("global_batch_size", self.global_batch_size,
+      Field{"samples of a step = train_micro_batch_size x data_parallel_size x "
+            "num_accumulation_steps; "
+            "the third of these follows from two, and one alone means no accumulation",
+            1});
+    v("dist", self.dist, Field{"how the ranks are used"});
+    v("amp", self.amp, Field{"mixed precision"});
+    v("activation_checkpoint", self.activation_checkpoint, Field{"recomputation"});
+    v("zero_optimization", self.zero_optimization, Field{"ZeRO"});
+    v("checkpointer", self.checkpointer, Field{"checkpoints"});
+    v("evaluation", self.evaluation, Field{"evaluation during training"});
+    v("scheduler", self.scheduler, Field{"learning rate over the run"});
+    v("log_period", self.log_period,
+      Field{"steps between lines of the log, where no progress bar shows", 1});
+    v("dtype", self.dtype,
+      Field{.help = "type of weights and arithmetic where amp is off",
+            .choices = {"fp32", "fp64"}});
+  }
+  bool operator==(const Train&) const = default;
+};
+
+struct Optim {
+  std::string name = "adamw";
+  double lr = 1e-4;
+  std::vector<double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double momentum = 0;
+  double weight_decay = 0.01, weight_decay_norm = 0, weight_decay_bias = 0;
+  std::optional<double> clip_grad_max_norm = 1.0;
+  double clip_grad_norm_type = 2.0;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("name", self.name, Field{.help = "the optimizer", .choices = {"adamw", "sgd"}});
+    v("lr", self.lr, Field{"peak learning rate", 0});
+    v("betas", self.betas, Field{"adamw: decay of the first and the second moment", 0, 1});
+    v("eps", self.eps, Field{"adamw: added to the root of the second moment", 0});
+    v("momentum", self.momentum, Field{"sgd: momentum", 0, 1});
+    v("weight_decay", self.weight_decay, Field{"decay of the weights", 0});
+    v("weight_decay_norm", self.weight_decay_norm,
+      Field{"decay of normalization weights and biases", 0});
+    v("weight_decay_bias", self.weight_decay_bias, Field{"decay of the other biases", 0});
+    v("clip_grad_max_norm", self.clip_grad_max_norm,
+      Field{"largest norm of all gradients together; null: no clipping", 0});
+    v("clip_grad_norm_type", self.clip_grad_norm_type,
+      Field{"which norm: 1, 2 or .inf", 1, std::numeric_limits<double>::infinity()});
+  }
+  bool operator==(const Optim&) const = default;
+};
+
+struct RunConfig {
+  Json model = Json::object();
+  std::optional<std::string> tokenizer;
+  Data data;
+  Train train;
+  Optim optim;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("model", self.model, Field{"`family` and its Hugging Face keys, or `pretrained: DIR`"});
+    v("tokenizer", self.tokenizer,
+      Field{"tokenizer folder, which checkpoints carry along; null: none"});
+    v("data", self.data, Field{"datasets"});
+    v("train", self.train, Field{"the run"});
+    v("optim", self.optim, Field{"optimizer"});
+  }
+  bool operator==(const RunConfig&) const = default;
+};
+
+/// Refuses keys that contradict each other whatever the ranks and the data are. `load` calls it.
+void check_consistent(const RunConfig& config);
+
+/// Refuses what the schema knows and this version does not do yet, with the reason and the way out.
+void check_supported(const RunConfig& config);
+
+/// Sizes of the mesh's axes.
+struct Degrees {
+  int dp = 1, tp = 1, pp = 1;
+  bool operator==(const Degrees&) const = default;
+};
+/// Fills in data_parallel_size; ConfigError with the factors when they do not make `ranks`.
+Degrees resolve_degrees(const Dist& dist, int ranks);
+
+/// The samples of a step: micro_batch_size x dp x micro_batches = global_batch_size.
+struct BatchPlan {
+  int64_t micro_batch_size = 1, micro_batches = 1, global_batch_size = 1;
+  bool operator==(const BatchPlan&) const = default;
+};
+/// Any two of the three keys give the third; micro or global alone means no accumulation.
+/// ConfigError with the arithmetic when they contradict or do not divide.
+BatchPlan resolve_batch(const Train& train, int dp);
+
+/// The run's length. The last step may be ragged: `samples` <= `steps` x global_batch_size.
+struct RunLength {
+  int64_t steps = 0, samples = 0;
+  bool operator==(const RunLength&) const = default;
+};
+/// From whichever of train_iter, train_epoch, train_samples and train_tokens is given;
+/// `epoch_samples`: samples of one pass over the data.
+RunLength resolve_length(const RunConfig& config, int64_t global_batch_size, int64_t epoch_samples);
+
+/// Layers of each stage from custom_pipeline_stage_id; nothing when that is null. ConfigError
+/// unless it names each of the `layers` once, ascending, and leaves no stage empty.
+std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers);
+
+/// `config` with degrees and batch sizes filled in for `ranks`: what a run's config.yaml holds.
+RunConfig resolved(RunConfig config, int ranks);
+
+}  // namespace trireme::config
