@@ -22,7 +22,8 @@ std::string error_of(F&& f) {
   return "no error";
 }
 
-Train batch(std::optional<int64_t> micro, std::optional<int64_t> steps, std::optional<int64_t> global) {
+Train batch(std::optional<int64_t> micro, std::optional<int64_t> steps,
+            std::optional<int64_t> global) {
   Train train;
   train.train_micro_batch_size = micro;
   train.num_accumulation_steps = steps;
@@ -44,15 +45,20 @@ TEST(BatchRules, OneAloneMeansNoAccumulation) {
 }
 
 TEST(BatchRules, ContradictionsShowTheArithmetic) {
-  EXPECT_THAT(error_of([] { resolve_batch(batch({}, 4, {}), 1); }), HasSubstr("give train_micro_batch_size or"));
-  EXPECT_THAT(error_of([] { resolve_batch(batch(2, 4, 25), 3); }),
-              HasSubstr("train_micro_batch_size 2 x data_parallel_size 3 x num_accumulation_steps 4 = 24, but "
-                        "global_batch_size is 25"));
+  EXPECT_THAT(error_of([] { resolve_batch(batch({}, 4, {}), 1); }),
+              HasSubstr("give train_micro_batch_size or"));
+  EXPECT_THAT(
+      error_of([] { resolve_batch(batch(2, 4, 25), 3); }),
+      HasSubstr(
+          "train_micro_batch_size 2 x data_parallel_size 3 x num_accumulation_steps 4 = 24, but "
+          "global_batch_size is 25"));
   EXPECT_THAT(error_of([] { resolve_batch(batch(2, {}, 25), 3); }),
-              AllOf(HasSubstr("no num_accumulation_steps fits"), HasSubstr("25 / (train_micro_batch_size 2 x"),
-                    HasSubstr("remainder of 1"), HasSubstr("global_batch_size=30")));
-  EXPECT_THAT(error_of([] { resolve_batch(batch({}, 4, 25), 3); }),
-              AllOf(HasSubstr("no train_micro_batch_size fits"), HasSubstr("num_accumulation_steps 4 x")));
+              AllOf(HasSubstr("no num_accumulation_steps fits"),
+                    HasSubstr("25 / (train_micro_batch_size 2 x"), HasSubstr("remainder of 1"),
+                    HasSubstr("global_batch_size=30")));
+  EXPECT_THAT(
+      error_of([] { resolve_batch(batch({}, 4, 25), 3); }),
+      AllOf(HasSubstr("no train_micro_batch_size fits"), HasSubstr("num_accumulation_steps 4 x")));
   int64_t huge = int64_t{1} << 62;
   EXPECT_THAT(error_of([&] { resolve_batch(batch(huge, huge, {}), 2); }), HasSubstr("too large"));
 }
@@ -61,12 +67,15 @@ TEST(Degrees, DataParallelIsWhatIsLeft) {
   Dist dist{.tensor_parallel_size = 2, .pipeline_parallel_size = 2};
   EXPECT_EQ(resolve_degrees(dist, 8), (Degrees{.dp = 2, .tp = 2, .pp = 2}));
   EXPECT_EQ(resolve_degrees(dist, 4), (Degrees{.dp = 1, .tp = 2, .pp = 2}));
-  EXPECT_THAT(error_of([&] { resolve_degrees(dist, 6); }),
-              HasSubstr("6 ranks cannot be shared out: tensor_parallel_size 2 x pipeline_parallel_size 2 = 4"));
+  EXPECT_THAT(
+      error_of([&] { resolve_degrees(dist, 6); }),
+      HasSubstr(
+          "6 ranks cannot be shared out: tensor_parallel_size 2 x pipeline_parallel_size 2 = 4"));
   dist.data_parallel_size = 3;
   EXPECT_EQ(resolve_degrees(dist, 12).dp, 3);
   EXPECT_THAT(error_of([&] { resolve_degrees(dist, 8); }),
-              HasSubstr("data_parallel_size 3 x tensor_parallel_size 2 x pipeline_parallel_size 2 = 12, but there are "
+              HasSubstr("data_parallel_size 3 x tensor_parallel_size 2 x pipeline_parallel_size 2 "
+                        "= 12, but there are "
                         "8 ranks; start 12"));
   EXPECT_THAT(error_of([&] { resolve_degrees(dist, 1); }), HasSubstr("there is 1 rank;"));
 }
@@ -74,7 +83,7 @@ TEST(Degrees, DataParallelIsWhatIsLeft) {
 TEST(RunLength, FromEachKey) {
   RunConfig config;
   config.data.seq_length = 64;
-  auto length = [&](auto Train::* key, auto value) {
+  auto length = [&](auto Train::*key, auto value) {
     config.train.train_iter = config.train.train_samples = config.train.train_tokens = std::nullopt;
     config.train.train_epoch = std::nullopt;
     config.train.*key = value;
@@ -86,9 +95,11 @@ TEST(RunLength, FromEachKey) {
   EXPECT_EQ(length(&Train::train_samples, 81), (RunLength{11, 81}));
   EXPECT_EQ(length(&Train::train_tokens, 6401), (RunLength{13, 101}));
   config.train.train_tokens.reset();
-  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 100); }), HasSubstr("give the run's length"));
+  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 100); }),
+              HasSubstr("give the run's length"));
   config.train.train_epoch = 1;
-  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 0); }), HasSubstr("1 passes over 0 samples"));
+  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 0); }),
+              HasSubstr("1 passes over 0 samples"));
 }
 
 TEST(StageLayers, CustomIdsBecomeCounts) {
@@ -101,10 +112,14 @@ TEST(StageLayers, CustomIdsBecomeCounts) {
   EXPECT_EQ(with({0, 0, 0, 1}), (std::vector<int>{3, 1}));
   EXPECT_THAT(error_of([&] { with({0, 1}); }), HasSubstr("2 entries, but the model has 4 layers"));
   EXPECT_THAT(error_of([&] { with({0, 0, 1, 2}); }), HasSubstr("layer 3 is on stage 2"));
-  EXPECT_THAT(error_of([&] { with({0, 1, 0, 1}); }), HasSubstr("layer 2 goes back from stage 1 to 0"));
+  EXPECT_THAT(error_of([&] {
+                with({0, 1, 0, 1});
+              }),
+              HasSubstr("layer 2 goes back from stage 1 to 0"));
   EXPECT_THAT(error_of([&] { with({0, 0, 0, 0}); }), HasSubstr("stage 1 of 2 has no layer"));
   dist.pipeline_num_layers = 5;
-  EXPECT_THAT(error_of([&] { resolve_stage_layers(dist, 4); }), HasSubstr("but the model has 4 layers"));
+  EXPECT_THAT(error_of([&] { resolve_stage_layers(dist, 4); }),
+              HasSubstr("but the model has 4 layers"));
 }
 
 TEST(Resolved, FillsInLayoutAndBatch) {
@@ -120,11 +135,15 @@ TEST(Unsupported, IsRefusedWhenSwitchedOn) {
   auto refusal = [](const std::string& override) {
     return error_of([&] { check_supported(parse("", "f", {override})); });
   };
-  EXPECT_THAT(refusal("train.amp.dtype=bf16"), HasSubstr("train.amp: bf16 mixed precision is not supported yet"));
+  EXPECT_THAT(refusal("train.amp.dtype=bf16"),
+              HasSubstr("train.amp: bf16 mixed precision is not supported yet"));
   EXPECT_THAT(refusal("train.amp.enabled=true"), HasSubstr("train.amp"));
-  EXPECT_THAT(refusal("train.activation_checkpoint.enabled=true"), HasSubstr("recomputation is not supported yet"));
-  EXPECT_THAT(refusal("train.zero_optimization.stage=2"), HasSubstr("train.zero_optimization.stage: 2"));
-  EXPECT_THAT(refusal("train.zero_optimization={stage: 3, enabled: true}"), HasSubstr("use 0 or 1"));
+  EXPECT_THAT(refusal("train.activation_checkpoint.enabled=true"),
+              HasSubstr("recomputation is not supported yet"));
+  EXPECT_THAT(refusal("train.zero_optimization.stage=2"),
+              HasSubstr("train.zero_optimization.stage: 2"));
+  EXPECT_THAT(refusal("train.zero_optimization={stage: 3, enabled: true}"),
+              HasSubstr("use 0 or 1"));
   EXPECT_THAT(refusal("train.dist.chunks=2"), HasSubstr("train.dist.chunks: 2"));
   EXPECT_THAT(refusal("train.dist.schedule=zb-h1"), HasSubstr("use 1f1b or gpipe"));
   EXPECT_THAT(refusal("train.dist.schedule_file=a"), HasSubstr("train.dist.schedule_file"));
@@ -134,9 +153,11 @@ TEST(Unsupported, IsRefusedWhenSwitchedOn) {
 
 TEST(Consistency, ContradictingKeysAreRefused) {
   auto refusal = [](const std::string& text) { return error_of([&] { parse(text, "f"); }); };
-  EXPECT_THAT(refusal("train: {train_iter: 3, train_epoch: 1}"), HasSubstr("give one of train_iter"));
+  EXPECT_THAT(refusal("train: {train_iter: 3, train_epoch: 1}"),
+              HasSubstr("give one of train_iter"));
   EXPECT_THAT(refusal("train: {train_epoch: 0}"), HasSubstr("more than 0 passes"));
-  EXPECT_THAT(refusal("train: {scheduler: {warmup_iter: 3, warmup_ratio: 0.1}}"), HasSubstr("both set the warm-up"));
+  EXPECT_THAT(refusal("train: {scheduler: {warmup_iter: 3, warmup_ratio: 0.1}}"),
+              HasSubstr("both set the warm-up"));
   EXPECT_THAT(refusal("train: {scheduler: {warmup_ratio: 1}}"), HasSubstr("less than 1"));
   EXPECT_THAT(refusal("optim: {betas: [0.9]}"), HasSubstr("expected two numbers"));
   EXPECT_THAT(refusal("optim: {betas: [0.9, 1]}"), HasSubstr("below 1, given [0.9, 1]"));

@@ -1,4 +1,5 @@
-// The configuration's files: reading, merging, references, overrides, refusals, and the resolved file.
+// The configuration's files: reading, merging, references, overrides, refusals, and the resolved
+// file.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,26 +76,31 @@ optim: {lr: 6.0e-4, betas: [0.9, 0.95], clip_grad_norm_type: .inf, eps: 1e-8}
 }
 
 TEST(Config, ReadsJsonAndEmptySections) {
-  RunConfig config = parse(R"({"model": {"family": "gpt2"}, "train": {"seed": 3, "output_dir": "/tmp/a b"}, "data": null})",
-                           "run.json");
+  RunConfig config = parse(
+      R"({"model": {"family": "gpt2"}, "train": {"seed": 3, "output_dir": "/tmp/a b"}, "data": null})",
+      "run.json");
   EXPECT_EQ(config.train.seed, 3);
   EXPECT_EQ(config.train.output_dir, "/tmp/a b");
   EXPECT_EQ(parse("", "run.yaml"), RunConfig{});
 }
 
 TEST(Config, TypesOfTheModelTreeAreThoseOfYaml12) {
-  Json model = parse("model: {a: yes, b: '2', c: 010, d: -3, e: 2.0, f: null, g: [1, x], h: {i: .5}, j: 0x10}",
-                     "run.yaml")
-                   .model;
-  EXPECT_EQ(model.dump(),
-            R"({"a":"yes","b":"2","c":"010","d":-3,"e":2.0,"f":null,"g":[1,"x"],"h":{"i":0.5},"j":"0x10"})");
+  Json model =
+      parse(
+          "model: {a: yes, b: '2', c: 010, d: -3, e: 2.0, f: null, g: [1, x], h: {i: .5}, j: 0x10}",
+          "run.yaml")
+          .model;
+  EXPECT_EQ(
+      model.dump(),
+      R"({"a":"yes","b":"2","c":"010","d":-3,"e":2.0,"f":null,"g":[1,"x"],"h":{"i":0.5},"j":"0x10"})");
 }
 
 TEST(Config, OverridesMergeCreateAndIndex) {
-  RunConfig config = parse("data: {train: [{path: a}, {path: b}]}\nmodel: {n_layer: 2}", "run.yaml",
-                           {"train.dist.tensor_parallel_size=2", "data.train.1.path=c", "data.valid=[{path: v}]",
-                            "model.n_head=4", "train.scheduler={warmup_ratio: 0.5}", "train.output_dir=a=b",
-                            "optim.clip_grad_max_norm=null", "train.seed=1", "train.seed=2"});
+  RunConfig config =
+      parse("data: {train: [{path: a}, {path: b}]}\nmodel: {n_layer: 2}", "run.yaml",
+            {"train.dist.tensor_parallel_size=2", "data.train.1.path=c", "data.valid=[{path: v}]",
+             "model.n_head=4", "train.scheduler={warmup_ratio: 0.5}", "train.output_dir=a=b",
+             "optim.clip_grad_max_norm=null", "train.seed=1", "train.seed=2"});
   EXPECT_EQ(config.train.dist.tensor_parallel_size, 2);
   EXPECT_EQ(config.data.train[0].path, "a");
   EXPECT_EQ(config.data.train[1].path, "c");
@@ -108,14 +114,21 @@ TEST(Config, OverridesMergeCreateAndIndex) {
 }
 
 TEST(Config, StageOrDtypeWithoutEnabledSwitchesOn) {
-  EXPECT_EQ(parse("train: {zero_optimization: {stage: 1}}", "f").train.zero_optimization.effective_stage(), 1);
+  EXPECT_EQ(parse("train: {zero_optimization: {stage: 1}}", "f")
+                .train.zero_optimization.effective_stage(),
+            1);
   EXPECT_TRUE(parse("train: {amp: {dtype: fp16}}", "f").train.amp.enabled);
-  EXPECT_EQ(parse("train: {zero_optimization: {stage: 1, enabled: false}}", "f").train.zero_optimization.effective_stage(), 0);
-  std::string off = "train: {zero_optimization: {stage: 1, enabled: false}}";
-  EXPECT_EQ(parse(off, "f", {"train.zero_optimization.stage=2"}).train.zero_optimization.effective_stage(), 2);
-  EXPECT_EQ(parse(off, "f", {"train.zero_optimization.stage=2", "train.zero_optimization.enabled=false"})
+  EXPECT_EQ(parse("train: {zero_optimization: {stage: 1, enabled: false}}", "f")
                 .train.zero_optimization.effective_stage(),
             0);
+  std::string off = "train: {zero_optimization: {stage: 1, enabled: false}}";
+  EXPECT_EQ(parse(off, "f", {"train.zero_optimization.stage=2"})
+                .train.zero_optimization.effective_stage(),
+            2);
+  EXPECT_EQ(
+      parse(off, "f", {"train.zero_optimization.stage=2", "train.zero_optimization.enabled=false"})
+          .train.zero_optimization.effective_stage(),
+      0);
 }
 
 TEST(Config, IncludesMergeInOrderRelativeToTheirFile) {
@@ -123,7 +136,8 @@ TEST(Config, IncludesMergeInOrderRelativeToTheirFile) {
   files.write("base/deep.yaml", "train: {seed: 1, log_period: 1, train_iter: 1}");
   files.write("base/first.yaml", "includes: [deep.yaml]\ntrain: {seed: 2}");
   files.write("second.yaml", "train: {log_period: 5}\ndata: {train: [{path: a}, {path: b}]}");
-  std::string path = files.write("run.yaml", "includes: [base/first.yaml, second.yaml]\ndata: {train: [{path: c}]}");
+  std::string path = files.write(
+      "run.yaml", "includes: [base/first.yaml, second.yaml]\ndata: {train: [{path: c}]}");
   RunConfig config = load(path, {"train.train_iter=7"});
   EXPECT_EQ(config.train.seed, 2);
   EXPECT_EQ(config.train.log_period, 5);
@@ -135,12 +149,13 @@ TEST(Config, RefusesCirclesOfIncludesAndMissingFiles) {
   Files files;
   files.write("b.yaml", "includes: [sub/../a.yaml]");
   std::string a = files.write("a.yaml", "includes: [b.yaml]");
-  EXPECT_THAT([&] { load(a); },
-              ::testing::ThrowsMessage<base::ConfigError>(AllOf(HasSubstr("circle"), HasSubstr("b.yaml:1"))));
+  EXPECT_THAT([&] { load(a); }, ::testing::ThrowsMessage<base::ConfigError>(
+                                    AllOf(HasSubstr("circle"), HasSubstr("b.yaml:1"))));
   std::string c = files.write("c.yaml", "train: {seed: 1}\nincludes: [none.yaml]");
   EXPECT_THAT([&] { load(c); }, ::testing::ThrowsMessage<base::ConfigError>(
                                     AllOf(HasSubstr("c.yaml:2"), HasSubstr("none.yaml"))));
-  EXPECT_THAT([&] { load(a + "x"); }, ::testing::ThrowsMessage<base::ConfigError>(HasSubstr("no such configuration")));
+  EXPECT_THAT([&] { load(a + "x"); },
+              ::testing::ThrowsMessage<base::ConfigError>(HasSubstr("no such configuration")));
 }
 
 TEST(Config, ResolvesReferences) {
@@ -155,7 +170,8 @@ train:
   log_period: "${train.checkpointer.max_to_keep}"
 )",
                            "run.yaml", {"data.seq_length=256"});
-  EXPECT_EQ(config.model.dump(), R"({"n_positions":256,"base":{"x":1},"copy":{"x":1},"again":{"x":1}})");
+  EXPECT_EQ(config.model.dump(),
+            R"({"n_positions":256,"base":{"x":1},"copy":{"x":1},"again":{"x":1}})");
   EXPECT_EQ(config.data.train[0].path, "some/where/train");
   EXPECT_EQ(config.train.seed, 77);
   EXPECT_EQ(config.train.output_dir, "out/77_warmup_cosine_${kept}_$5");
@@ -163,25 +179,30 @@ train:
 }
 
 TEST(Config, RefusesBadReferences) {
-  EXPECT_THAT(error_of("train: {output_dir: \"${train.x}\"}"), HasSubstr("run.yaml:1: ${train.x} refers to a key"));
+  EXPECT_THAT(error_of("train: {output_dir: \"${train.x}\"}"),
+              HasSubstr("run.yaml:1: ${train.x} refers to a key"));
   EXPECT_THAT(error_of("model: {a: \"${model.b}\", b: \"${model.a}\"}"), HasSubstr("circle"));
   EXPECT_THAT(error_of("model: {a: {b: \"${model}\"}}"), HasSubstr("circle"));
   EXPECT_THAT(error_of("model: {a: \"${env:CONFIG_TEST_NONE}\"}"), HasSubstr("CONFIG_TEST_NONE"));
   EXPECT_THAT(error_of("model: {a: \"x${model.b\"}"), HasSubstr("closing brace"));
-  EXPECT_THAT(error_of("model: {a: \"x${model}\"}"), HasSubstr("a map cannot be part of a text"));
+  EXPECT_THAT(error_of("model: {a: \"x${optim}\"}"), HasSubstr("a map cannot be part of a text"));
   std::string bomb = "model:\n  k0: [1, 1]\n";
-  for (int i = 1; i < 30; ++i) bomb += fmt::format("  k{0}: [\"${{model.k{1}}}\", \"${{model.k{1}}}\"]\n", i, i - 1);
+  for (int i = 1; i < 30; ++i)
+    bomb += fmt::format("  k{0}: [\"${{model.k{1}}}\", \"${{model.k{1}}}\"]\n", i, i - 1);
   EXPECT_THAT(error_of(bomb), HasSubstr("multiply"));
 }
 
 TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_THAT(error_of("train:\n  dist:\n    tensor_paralel_size: 2"),
-              HasSubstr("run.yaml:3: unknown key train.dist.tensor_paralel_size; did you mean tensor_parallel_size?"));
-  EXPECT_THAT(error_of("train: {eval_period: 3}"), HasSubstr("did you mean train.evaluation.eval_period?"));
+              HasSubstr("run.yaml:3: unknown key train.dist.tensor_paralel_size; did you mean "
+                        "tensor_parallel_size?"));
+  EXPECT_THAT(error_of("train: {eval_period: 3}"),
+              HasSubstr("did you mean train.evaluation.eval_period?"));
   EXPECT_THAT(error_of("zzz: 1"), HasSubstr("known are model, tokenizer, data, train, optim"));
-  EXPECT_THAT(error_of("", {"train.sed=1"}), HasSubstr("override train.sed=1: unknown key train.sed; did you mean seed?"));
-  EXPECT_THAT(error_of("train:\n  seed: 1\n  seed: 2"), AllOf(HasSubstr("run.yaml:3"), HasSubstr("appears twice"),
-                                                              HasSubstr("run.yaml:2")));
+  EXPECT_THAT(error_of("", {"train.sed=1"}),
+              HasSubstr("override train.sed=1: unknown key train.sed; did you mean seed?"));
+  EXPECT_THAT(error_of("train:\n  seed: 1\n  seed: 2"),
+              AllOf(HasSubstr("run.yaml:3"), HasSubstr("appears twice"), HasSubstr("run.yaml:2")));
   EXPECT_THAT(error_of("data: {train: [{path: a, wieght: 2}]}"),
               HasSubstr("unknown key data.train.0.wieght; did you mean weight?"));
 }
@@ -189,44 +210,55 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
 TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_THAT(error_of("train: {dist: {sequence_parallel: yes}}"),
               HasSubstr("train.dist.sequence_parallel: expected true or false, given yes"));
-  EXPECT_THAT(error_of("train: {seed: \"2\"}"), HasSubstr("train.seed: expected an integer, given the text \"2\""));
+  EXPECT_THAT(error_of("train: {seed: \"2\"}"),
+              HasSubstr("train.seed: expected an integer, given the text \"2\""));
   EXPECT_THAT(error_of("train: {train_iter: 1e5}"), HasSubstr("expected an integer, given 1e5"));
   EXPECT_THAT(error_of("train: {train_iter: 010}"), HasSubstr("expected an integer, given 010"));
   EXPECT_THAT(error_of("train: {seed: null}"), HasSubstr("expected an integer, given null"));
   EXPECT_THAT(error_of("train: {seed: 99999999999999999999}"), HasSubstr("expected an integer"));
-  EXPECT_THAT(error_of("train: {dist: {chunks: 3000000000}}"), HasSubstr("train.dist.chunks: expected 1 to 2147483647"));
-  EXPECT_THAT(error_of("train: {seed: -1}"), HasSubstr("train.seed: expected at least 0, given -1"));
-  EXPECT_THAT(error_of("train: {scheduler: {warmup_ratio: 1.5}}"), HasSubstr("expected 0 to 1, given 1.5"));
+  EXPECT_THAT(error_of("train: {dist: {chunks: 3000000000}}"),
+              HasSubstr("train.dist.chunks: expected 1 to 2147483647"));
+  EXPECT_THAT(error_of("train: {seed: -1}"),
+              HasSubstr("train.seed: expected at least 0, given -1"));
+  EXPECT_THAT(error_of("train: {scheduler: {warmup_ratio: 1.5}}"),
+              HasSubstr("expected 0 to 1, given 1.5"));
   EXPECT_THAT(error_of("optim: {lr: .inf}"), HasSubstr("optim.lr: expected a finite number"));
   EXPECT_THAT(error_of("optim: {lr: .nan}"), HasSubstr("optim.lr: expected a finite number"));
   EXPECT_THAT(error_of("optim: {lr: fast}"), HasSubstr("optim.lr: expected a number, given fast"));
-  EXPECT_THAT(error_of("optim: {name: adam}"), HasSubstr("optim.name: expected one of adamw, sgd, given adam"));
-  EXPECT_THAT(error_of("train: {output_dir: 5}"), HasSubstr("expected text (write \"5\" if that is meant)"));
+  EXPECT_THAT(error_of("optim: {name: adam}"),
+              HasSubstr("optim.name: expected one of adamw, sgd, given adam"));
+  EXPECT_THAT(error_of("train: {output_dir: 5}"),
+              HasSubstr("expected text (write \"5\" if that is meant)"));
   EXPECT_THAT(error_of("train: [1]"), HasSubstr("train: expected a map of keys, given a list"));
   EXPECT_THAT(error_of("data: {train: a}"), HasSubstr("data.train: expected a list, given a"));
   EXPECT_THAT(error_of("model: gpt2"), HasSubstr("model: expected a map of keys, given gpt2"));
   EXPECT_THAT(error_of("just text"), HasSubstr("expected a map of keys, given just text"));
-  EXPECT_THAT(error_of("optim: {betas: [0.9, x]}"), HasSubstr("optim.betas.1: expected a number, given x"));
+  EXPECT_THAT(error_of("optim: {betas: [0.9, x]}"),
+              HasSubstr("optim.betas.1: expected a number, given x"));
 }
 
 TEST(Config, CollectsTheErrors) {
-  EXPECT_THAT(error_of("train:\n  sed: 1\n  seed: x\noptim: {lr: y}"),
-              AllOf(HasSubstr("run.yaml:2: "), HasSubstr("\nrun.yaml:3: "), HasSubstr("\nrun.yaml:4: ")));
+  EXPECT_THAT(
+      error_of("train:\n  sed: 1\n  seed: x\noptim: {lr: y}"),
+      AllOf(HasSubstr("run.yaml:2: "), HasSubstr("\nrun.yaml:3: "), HasSubstr("\nrun.yaml:4: ")));
 }
 
 TEST(Config, RefusesDamagedText) {
-  EXPECT_THAT(error_of("train: {seed: 1"), AllOf(HasSubstr("run.yaml:1: not valid YAML"), HasSubstr("column")));
+  EXPECT_THAT(error_of("train: {seed: 1"),
+              AllOf(HasSubstr("run.yaml:1: not valid YAML"), HasSubstr("column")));
   EXPECT_THAT(error_of("a: 1\n--- \nb: 2"), HasSubstr("2 documents"));
   EXPECT_THAT(error_of("model: !!python/object:os.system {}"), HasSubstr("has no meaning"));
   EXPECT_THAT(error_of("? [a]\n: 1"), HasSubstr("a key must be plain text"));
   EXPECT_THAT(error_of("model: &a [*a]"), HasSubstr("nested too deep"));
-  EXPECT_THAT(error_of("model: " + std::string(100, '[') + std::string(100, ']')), HasSubstr("nested too deep"));
+  EXPECT_THAT(error_of("model: " + std::string(100, '[') + std::string(100, ']')),
+              HasSubstr("nested too deep"));
   EXPECT_THAT(error_of("includes: x"), HasSubstr("includes: expected a list of files"));
   for (const char* text : {"train.seed", "=1", ".a=1", "a.=1", "a..b=1", "a b=1"}) {
     EXPECT_THAT(error_of("", {text}), HasSubstr("expected key.path=value")) << text;
   }
   EXPECT_THAT(error_of("", {"train.seed={"}), HasSubstr("override train.seed={"));
-  EXPECT_THAT(error_of("data: {train: [{path: a}]}", {"data.train.3.path=c"}), HasSubstr("there is no entry 3"));
+  EXPECT_THAT(error_of("data: {train: [{path: a}]}", {"data.train.3.path=c"}),
+              HasSubstr("there is no entry 3"));
 }
 
 TEST(Config, ResolvedFileReadsBackEqual) {
@@ -248,12 +280,14 @@ optim: {lr: 0.1234567890123456789, clip_grad_norm_type: .inf, clip_grad_max_norm
 TEST(Config, ResolvedFileIsTheGoldenOne) {
   std::string root = TRIREME_SOURCE_DIR;
   RunConfig config = load(root + "/configs/gpt2_tiny.yaml", {"train.dist.tensor_parallel_size=2"});
-  EXPECT_EQ(to_yaml(resolved(config, 4)), base::read_file(root + "/tests/unit/gpt2_tiny_resolved.yaml"));
+  EXPECT_EQ(to_yaml(resolved(config, 4)),
+            base::read_file(root + "/tests/unit/gpt2_tiny_resolved.yaml"));
 }
 
 TEST(Config, EveryExampleLoads) {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(TRIREME_SOURCE_DIR) + "/configs")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(TRIREME_SOURCE_DIR) + "/configs")) {
     SCOPED_TRACE(entry.path());
     EXPECT_NO_THROW(check_supported(load(entry.path().string())));
     ++count;

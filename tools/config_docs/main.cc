@@ -4,4 +4,6 @@
 
 #include "trireme/config/load.h"
 
-int main() { std::fputs(trireme::config::reference().c_str(), stdout); }
+int main() {
+  std::fputs(trireme::config::reference().c_str(), stdout);
+}

@@ -126,9 +126,10 @@ class Binder {
 
   bool in_range(const Tree& tree, const std::string& path, double value, double min, double max) {
     if (value >= min && value <= max) return true;
-    std::string range = max >= 2e9    ? fmt::format("at least {}", min)
-                        : min <= -2e9 ? fmt::format("at most {}", max)
-                                      : fmt::format("{} to {}", min, max);
+    bool lower = min > -1e18 || value < min, upper = max < 2e9 || value > max;
+    std::string range = lower && upper ? fmt::format("{} to {}", min, max)
+                        : lower        ? fmt::format("at least {}", min)
+                                       : fmt::format("at most {}", max);
     if (!std::isfinite(value)) range = "a finite number";
     expected(tree, path, range);
     return false;

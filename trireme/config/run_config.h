@@ -26,7 +26,7 @@ using base::Field;
 using base::Json;
 
 struct DataSource {
-  std::string path;
+  std::string path = {};
   double weight = 1.0;
 
   template <class Self, class V>
@@ -38,7 +38,7 @@ struct DataSource {
 };
 
 struct Data {
-  std::vector<DataSource> train, valid;
+  std::vector<DataSource> train = {}, valid = {};
   int64_t seq_length = 1024;
   int prefetch = 2;
 
@@ -53,14 +53,14 @@ struct Data {
 };
 
 struct Dist {
-  std::optional<int> data_parallel_size;
+  std::optional<int> data_parallel_size = {};
   int tensor_parallel_size = 1, pipeline_parallel_size = 1;
   std::string schedule = "1f1b";
-  std::optional<std::string> schedule_file;
+  std::optional<std::string> schedule_file = {};
   int chunks = 1;
   bool sequence_parallel = false;
-  std::optional<int> pipeline_num_layers;
-  std::optional<std::vector<int>> custom_pipeline_stage_id;
+  std::optional<int> pipeline_num_layers = {};
+  std::optional<std::vector<int>> custom_pipeline_stage_id = {};
   double timeout_s = 600;
 
   template <class Self, class V>
@@ -160,7 +160,7 @@ struct Checkpointer {
 struct Evaluation {
   bool enabled = true;
   int64_t eval_period = 1000;
-  std::optional<int64_t> eval_iter;
+  std::optional<int64_t> eval_iter = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -176,7 +176,7 @@ struct Evaluation {
 struct Scheduler {
   std::string name = "warmup_cosine";
   double warmup_ratio = 0;
-  std::optional<int64_t> warmup_iter;
+  std::optional<int64_t> warmup_iter = {};
   double warmup_factor = 0.001;
   double alpha = 0;
 
@@ -197,17 +197,18 @@ struct Scheduler {
 struct Train {
   std::string output_dir = "out/run";
   int64_t seed = 1234;
-  std::optional<int64_t> train_iter;
-  std::optional<double> train_epoch;
-  std::optional<int64_t> train_samples, train_tokens;
-  std::optional<int64_t> train_micro_batch_size, num_accumulation_steps, global_batch_size;
-  Dist dist;
-  Amp amp;
-  ActivationCheckpoint activation_checkpoint;
-  ZeroOptimization zero_optimization;
-  Checkpointer checkpointer;
-  Evaluation evaluation;
-  Scheduler scheduler;
+  std::optional<int64_t> train_iter = {};
+  std::optional<double> train_epoch = {};
+  std::optional<int64_t> train_samples = {}, train_tokens = {};
+  std::optional<int64_t> train_micro_batch_size = {}, num_accumulation_steps = {},
+                         global_batch_size = {};
+  Dist dist = {};
+  Amp amp = {};
+  ActivationCheckpoint activation_checkpoint = {};
+  ZeroOptimization zero_optimization = {};
+  Checkpointer checkpointer = {};
+  Evaluation evaluation = {};
+  Scheduler scheduler = {};
   int64_t log_period = 20;
   std::string dtype = "fp32";
 
@@ -278,10 +279,10 @@ struct Optim {
 
 struct RunConfig {
   Json model = Json::object();
-  std::optional<std::string> tokenizer;
-  Data data;
-  Train train;
-  Optim optim;
+  std::optional<std::string> tokenizer = {};
+  Data data = {};
+  Train train = {};
+  Optim optim = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {

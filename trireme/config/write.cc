@@ -152,7 +152,7 @@ std::string type_name(const std::optional<T>&) {
 }
 template <class T>
 std::string type_name(const std::vector<T>&) {
-  return "list of " + type_name(T{}) + (Described<T> ? "s" : "");
+  return "list of " + type_name(T{}) + "s";
 }
 
 std::string allowed(const Field& field) {
@@ -167,7 +167,9 @@ std::string allowed(const Field& field) {
 template <Described T>
 void describe_section(std::string& out, const std::string& path, std::string_view help) {
   T defaults;
-  out += fmt::format("\n## {}\n\n{}.\n\n", path.empty() ? "Top level" : "`" + path + "`", help);
+  std::string title(help);
+  title[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(title[0])));
+  out += fmt::format("\n## {}\n\n{}.\n\n", path.empty() ? "Top level" : "`" + path + "`", title);
   out += "| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n";
   std::string sections;
   T::visit(defaults, [&](std::string_view name, auto& value, const Field& field) {
