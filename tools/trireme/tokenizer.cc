@@ -1,0 +1,153 @@
+// trireme tokenizer: encode, decode, info.
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "tools/trireme/subcommands.h"
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/base/json.h"
+#include "trireme/text/tokenizer.h"
+
+namespace trireme::tools {
+namespace {
+
+using base::Json;
+using text::Tokenizer;
+
+struct TokenizerFlags {
+  std::string tokenizer, text, file;
+  std::vector<std::string> ids;
+  bool special = false, skip_special = false, json = false;
+};
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// Calls `use` for each line (without its end) of `file`, or of standard input where there is none.
+template <class Use>
+void for_each_line(const std::string& file, const Use& use) {
+  std::ifstream opened;
+  if (!file.empty()) {
+    opened.open(file, std::ios::binary);
+    if (!opened) throw base::IoError(file, errno, "opening");
+  }
+  std::istream& in = file.empty() ? std::cin : opened;
+  for (std::string line; std::getline(in, line);) use(line);
+  if (in.bad()) throw base::IoError(file.empty() ? "standard input" : file, errno, "reading");
+}
+
+void encode(const TokenizerFlags& flags, bool text_given) {
+  auto tokenizer = Tokenizer::load(flags.tokenizer);
+  auto encode_one = [&](const std::string& text) {
+    if (!flags.json) {
+      print(fmt::format("{}\n", fmt::join(tokenizer->encode(text, flags.special), " ")));
+      return;
+    }
+    Json ids = Json::array(), tokens = Json::array(), offsets = Json::array();
+    for (const text::Token& token : tokenizer->encode_with_offsets(text, flags.special)) {
+      ids.push_back(token.id);
+      tokens.push_back(tokenizer->token(token.id));
+      offsets.push_back({token.begin, token.end});
+    }
+    print(dump({{"ids", ids}, {"tokens", tokens}, {"offsets", offsets}}));
+  };
+  if (text_given) {
+    encode_one(flags.text);
+  } else {
+    for_each_line(flags.file, encode_one);
+  }
+}
+
+// Ids between anything that is no digit: "1 2 3", "1,2,3" and "[1, 2, 3]".
+std::vector<int32_t> parse_ids(const std::string& line) {
+  constexpr const char* kBetween = " \t\r,[]";
+  std::vector<int32_t> ids;
+  for (size_t begin = line.find_first_not_of(kBetween); begin != std::string::npos;) {
+    const size_t end = std::min(line.find_first_of(kBetween, begin), line.size());
+    const std::string word = line.substr(begin, end - begin);
+    int32_t id = 0;
+    auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || rest != word.data() + word.size()) {
+      throw base::ConfigError(fmt::format("\"{}\" is no token id; give ids such as \"15496 995\"", word));
+    }
+    ids.push_back(id);
+    begin = line.find_first_not_of(kBetween, end);
+  }
+  return ids;
+}
+
+void decode(const TokenizerFlags& flags) {
+  auto tokenizer = Tokenizer::load(flags.tokenizer);
+  auto decode_one = [&](const std::string& line) {
+    const std::vector<int32_t> ids = parse_ids(line);
+    const std::string text = tokenizer->decode(ids, flags.skip_special);
+    print(flags.json ? dump({{"text", text}, {"ids", ids}}) : text + "\n");
+  };
+  if (!flags.ids.empty()) {
+    decode_one(fmt::format("{}", fmt::join(flags.ids, " ")));
+  } else {
+    for_each_line(flags.file, decode_one);
+  }
+}
+
+void info(const TokenizerFlags& flags) {
+  auto tokenizer = Tokenizer::load(flags.tokenizer);
+  Json special = Json::object();
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    if (tokenizer->is_special(id)) special[tokenizer->token(id)] = id;
+  }
+  const auto end = tokenizer->end_of_document();
+  Json facts = {{"type", "byte-level bpe"},
+                {"vocab_size", tokenizer->vocab_size()},
+                {"end_of_document", end ? Json(*end) : Json()},
+                {"special_tokens", special}};
+  if (flags.json) return print(dump(facts));
+  for (const auto& [name, value] : facts.items()) {
+    print(fmt::format("{:16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump()));
+  }
+}
+
+void add_tokenizer_flag(CLI::App& command, TokenizerFlags& flags) {
+  command
+      .add_option("--tokenizer", flags.tokenizer,
+                  "folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files")
+      ->required();
+  command.add_flag("--json", flags.json, "print JSON, a line for each line of input");
+}
+
+}  // namespace
+
+void add_tokenizer(CLI::App& program) {
+  auto flags = std::make_shared<TokenizerFlags>();
+  CLI::App& tokenizer = *program.add_subcommand("tokenizer", "train and use a tokenizer");
+  tokenizer.require_subcommand(1);
+
+  CLI::App& encode_command = *tokenizer.add_subcommand("encode", "text to token ids");
+  add_tokenizer_flag(encode_command, *flags);
+  CLI::Option* text = encode_command.add_option("--text", flags->text, "the text, as one input");
+  encode_command.add_option("--file", flags->file, "a file, each line an input (default: standard input)")
+      ->excludes(text);
+  encode_command.add_flag("--special", flags->special, "add the special tokens around each text");
+  encode_command.callback([flags, text] { encode(*flags, text->count() > 0); });
+
+  CLI::App& decode_command = *tokenizer.add_subcommand("decode", "token ids to text");
+  add_tokenizer_flag(decode_command, *flags);
+  CLI::Option* ids = decode_command.add_option("ids", flags->ids, "token ids");
+  decode_command.add_option("--file", flags->file, "a file with ids, each line a text (default: standard input)")
+      ->excludes(ids);
+  decode_command.add_flag("--skip-special", flags->skip_special, "leave special tokens out");
+  decode_command.callback([flags] { decode(*flags); });
+
+  CLI::App& info_command = *tokenizer.add_subcommand("info", "what a tokenizer is");
+  add_tokenizer_flag(info_command, *flags);
+  info_command.callback([flags] { info(*flags); });
+}
+
+}  // namespace trireme::tools

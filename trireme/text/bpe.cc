@@ -1,0 +1,134 @@
+#include "trireme/text/bpe.h"
+
+#include <bit>
+#include <functional>
+#include <queue>
+
+#include "trireme/base/error.h"
+
+namespace trireme::text {
+namespace {
+
+constexpr size_t kShortWord = 48;  // scanning for the lowest rank beats a heap up to about here
+
+uint64_t pair_key(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
+}
+
+uint64_t scramble(uint64_t key) { return key * 0x9E3779B97F4A7C15u; }
+
+}  // namespace
+
+Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<MergeRule>& merges)
+    : byte_ids_(byte_ids) {
+  const size_t slots = std::bit_ceil(merges.size() * 2 + 2);
+  shift_ = 64 - std::countr_zero(slots);
+  table_.resize(slots);
+  results_.reserve(merges.size());
+  for (const MergeRule& merge : merges) {
+    const uint64_t pair = pair_key(merge.left, merge.right);
+    size_t slot = scramble(pair) >> shift_;
+    while (table_[slot].pair != pair && table_[slot].pair != UINT64_MAX) slot = (slot + 1) & (slots - 1);
+    table_[slot] = {pair, static_cast<uint32_t>(results_.size()), merge.result};
+    results_.push_back(merge.result);
+  }
+}
+
+const Bpe::Entry& Bpe::find(int32_t left, int32_t right) const {
+  const uint64_t pair = pair_key(left, right);
+  size_t slot = scramble(pair) >> shift_;
+  while (table_[slot].pair != pair && table_[slot].pair != UINT64_MAX) {
+    slot = (slot + 1) & (table_.size() - 1);
+  }
+  return table_[slot];
+}
+
+int32_t Bpe::byte_id(char byte) const {
+  const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
+  if (id < 0) {
+    throw base::ConfigError(fmt::format(
+        "the text holds byte 0x{:02x}, which this tokenizer's vocabulary lacks; use one whose vocabulary "
+        "holds all 256 bytes",
+        static_cast<uint8_t>(byte)));
+  }
+  return id;
+}
+
+void Bpe::encode(std::string_view word, std::vector<int32_t>& ids) const {
+  if (word.size() <= kShortWord) {
+    encode_short(word, ids);
+  } else {
+    encode_long(word, ids);
+  }
+}
+
+void Bpe::encode_short(std::string_view word, std::vector<int32_t>& ids) const {
+  if (word.empty()) return;
+  int32_t symbols[kShortWord];
+  uint32_t ranks[kShortWord];  // of the pair that begins here
+  size_t n = word.size();
+  for (size_t i = 0; i < n; ++i) symbols[i] = byte_id(word[i]);
+  for (size_t i = 0; i + 1 < n; ++i) ranks[i] = find(symbols[i], symbols[i + 1]).rank;
+  while (n > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < n; ++i) {
+      if (ranks[i] < ranks[best]) best = i;
+    }
+    if (ranks[best] == kNoRank) break;
+    symbols[best] = results_[ranks[best]];
+    --n;
+    for (size_t i = best + 1; i < n; ++i) {
+      symbols[i] = symbols[i + 1];
+      ranks[i - 1] = ranks[i];
+    }
+    if (best > 0) ranks[best - 1] = find(symbols[best - 1], symbols[best]).rank;
+    if (best + 1 < n) ranks[best] = find(symbols[best], symbols[best + 1]).rank;
+  }
+  ids.insert(ids.end(), symbols, symbols + n);
+}
+
+// Symbols in a linked list, candidate pairs in a heap ordered by rank, then position. A heap entry whose rank is no
+// longer that of the pair at its position is stale.
+void Bpe::encode_long(std::string_view word, std::vector<int32_t>& ids) const {
+  struct Symbol {
+    int32_t id;
+    int32_t previous, next;
+    uint32_t rank;  // of the pair that begins here
+  };
+  base::check(word.size() < INT32_MAX, "a word of {} bytes", word.size());
+  const auto n = static_cast<int32_t>(word.size());
+  std::vector<Symbol> symbols(word.size());
+  std::vector<uint64_t> candidates;
+  auto entry = [](uint32_t rank, int32_t at) {
+    return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(at);
+  };
+  for (int32_t i = 0; i < n; ++i) symbols[i] = {byte_id(word[i]), i - 1, i + 1 < n ? i + 1 : -1, kNoRank};
+  for (int32_t i = 0; i + 1 < n; ++i) {
+    symbols[i].rank = find(symbols[i].id, symbols[i + 1].id).rank;
+    if (symbols[i].rank != kNoRank) candidates.push_back(entry(symbols[i].rank, i));
+  }
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue(std::greater<>{},
+                                                                             std::move(candidates));
+  auto refresh = [&](int32_t i) {
+    const int32_t next = symbols[i].next;
+    symbols[i].rank = next < 0 ? kNoRank : find(symbols[i].id, symbols[next].id).rank;
+    if (symbols[i].rank != kNoRank) queue.push(entry(symbols[i].rank, i));
+  };
+  while (!queue.empty()) {
+    const auto rank = static_cast<uint32_t>(queue.top() >> 32);
+    const auto i = static_cast<int32_t>(queue.top() & UINT32_MAX);
+    queue.pop();
+    Symbol& left = symbols[i];
+    if (left.rank != rank) continue;
+    Symbol& right = symbols[left.next];
+    left.id = results_[rank];
+    left.next = right.next;
+    right.rank = kNoRank;
+    if (right.next >= 0) symbols[right.next].previous = i;
+    refresh(i);
+    if (left.previous >= 0) refresh(left.previous);
+  }
+  for (int32_t i = 0; i >= 0; i = symbols[i].next) ids.push_back(symbols[i].id);
+}
+
+}  // namespace trireme::text
