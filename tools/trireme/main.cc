@@ -14,6 +14,7 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   trireme::tools::add_bench(program);
   trireme::tools::add_pipeline(program);
+  trireme::tools::add_tokenizer(program);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -8,5 +8,6 @@ namespace trireme::tools {
 
 void add_bench(CLI::App& program);
 void add_pipeline(CLI::App& program);
+void add_tokenizer(CLI::App& program);
 
 }  // namespace trireme::tools

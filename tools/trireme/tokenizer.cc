@@ -1,16 +1,20 @@
 // trireme tokenizer: encode, decode, info.
 
+#include "trireme/text/tokenizer.h"
+
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <memory>
 
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
-#include "trireme/text/tokenizer.h"
 
 namespace trireme::tools {
 namespace {
@@ -24,7 +28,9 @@ struct TokenizerFlags {
   bool special = false, skip_special = false, json = false;
 };
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
 
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -75,7 +81,8 @@ std::vector<int32_t> parse_ids(const std::string& line) {
     int32_t id = 0;
     auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || rest != word.data() + word.size()) {
-      throw base::ConfigError(fmt::format("\"{}\" is no token id; give ids such as \"15496 995\"", word));
+      throw base::ConfigError(
+          fmt::format("\"{}\" is no token id; give ids such as \"15496 995\"", word));
     }
     ids.push_back(id);
     begin = line.find_first_not_of(kBetween, end);
@@ -110,14 +117,16 @@ void info(const TokenizerFlags& flags) {
                 {"special_tokens", special}};
   if (flags.json) return print(dump(facts));
   for (const auto& [name, value] : facts.items()) {
-    print(fmt::format("{:16} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump()));
+    print(fmt::format("{:16} {}\n", name,
+                      value.is_string() ? value.get<std::string>() : value.dump()));
   }
 }
 
 void add_tokenizer_flag(CLI::App& command, TokenizerFlags& flags) {
   command
-      .add_option("--tokenizer", flags.tokenizer,
-                  "folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files")
+      .add_option(
+          "--tokenizer", flags.tokenizer,
+          "folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files")
       ->required();
   command.add_flag("--json", flags.json, "print JSON, a line for each line of input");
 }
@@ -132,7 +141,8 @@ void add_tokenizer(CLI::App& program) {
   CLI::App& encode_command = *tokenizer.add_subcommand("encode", "text to token ids");
   add_tokenizer_flag(encode_command, *flags);
   CLI::Option* text = encode_command.add_option("--text", flags->text, "the text, as one input");
-  encode_command.add_option("--file", flags->file, "a file, each line an input (default: standard input)")
+  encode_command
+      .add_option("--file", flags->file, "a file, each line an input (default: standard input)")
       ->excludes(text);
   encode_command.add_flag("--special", flags->special, "add the special tokens around each text");
   encode_command.callback([flags, text] { encode(*flags, text->count() > 0); });
@@ -140,7 +150,9 @@ void add_tokenizer(CLI::App& program) {
   CLI::App& decode_command = *tokenizer.add_subcommand("decode", "token ids to text");
   add_tokenizer_flag(decode_command, *flags);
   CLI::Option* ids = decode_command.add_option("ids", flags->ids, "token ids");
-  decode_command.add_option("--file", flags->file, "a file with ids, each line a text (default: standard input)")
+  decode_command
+      .add_option("--file", flags->file,
+                  "a file with ids, each line a text (default: standard input)")
       ->excludes(ids);
   decode_command.add_flag("--skip-special", flags->skip_special, "leave special tokens out");
   decode_command.callback([flags] { decode(*flags); });

@@ -18,8 +18,9 @@ void AddedTokens::Pass::add(std::string_view content, int32_t token) {
   int32_t node = 0;
   for (char c : content) {
     auto& next = nodes[node].next;
-    auto found = std::find_if(next.begin(), next.end(),
-                              [c](const auto& edge) { return edge.first == static_cast<uint8_t>(c); });
+    auto found = std::find_if(next.begin(), next.end(), [c](const auto& edge) {
+      return edge.first == static_cast<uint8_t>(c);
+    });
     if (found != next.end()) {
       node = found->second;
     } else {

@@ -1,8 +1,8 @@
 #pragma once
 // AddedTokens: finds tokens that are matched in the text itself, before it is cut into words.
 //
-// Two passes as in Hugging Face's library: tokens with `normalized` false over the whole text, the others in what is
-// left; each pass leftmost, then longest.
+// Two passes as in Hugging Face's library: tokens with `normalized` false over the whole text, the
+// others in what is left; each pass leftmost, then longest.
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@ namespace trireme::text {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  // only where no word character touches it
+  bool single_word = false;             // only where no word character touches it
   bool lstrip = false, rstrip = false;  // swallow the whitespace before, after
   bool normalized = false;
   bool special = false;

@@ -15,7 +15,9 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
 }
 
-uint64_t scramble(uint64_t key) { return key * 0x9E3779B97F4A7C15u; }
+uint64_t scramble(uint64_t key) {
+  return key * 0x9E3779B97F4A7C15u;
+}
 
 }  // namespace
 
@@ -28,7 +30,8 @@ Bpe::Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<MergeRule>&
   for (const MergeRule& merge : merges) {
     const uint64_t pair = pair_key(merge.left, merge.right);
     size_t slot = scramble(pair) >> shift_;
-    while (table_[slot].pair != pair && table_[slot].pair != UINT64_MAX) slot = (slot + 1) & (slots - 1);
+    while (table_[slot].pair != pair && table_[slot].pair != UINT64_MAX)
+      slot = (slot + 1) & (slots - 1);
     table_[slot] = {pair, static_cast<uint32_t>(results_.size()), merge.result};
     results_.push_back(merge.result);
   }
@@ -46,10 +49,11 @@ const Bpe::Entry& Bpe::find(int32_t left, int32_t right) const {
 int32_t Bpe::byte_id(char byte) const {
   const int32_t id = byte_ids_[static_cast<uint8_t>(byte)];
   if (id < 0) {
-    throw base::ConfigError(fmt::format(
-        "the text holds byte 0x{:02x}, which this tokenizer's vocabulary lacks; use one whose vocabulary "
-        "holds all 256 bytes",
-        static_cast<uint8_t>(byte)));
+    throw base::ConfigError(
+        fmt::format("the text holds byte 0x{:02x}, which this tokenizer's vocabulary lacks; use "
+                    "one whose vocabulary "
+                    "holds all 256 bytes",
+                    static_cast<uint8_t>(byte)));
   }
   return id;
 }
@@ -87,8 +91,8 @@ void Bpe::encode_short(std::string_view word, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), symbols, symbols + n);
 }
 
-// Symbols in a linked list, candidate pairs in a heap ordered by rank, then position. A heap entry whose rank is no
-// longer that of the pair at its position is stale.
+// Symbols in a linked list, candidate pairs in a heap ordered by rank, then position. A heap entry
+// whose rank is no longer that of the pair at its position is stale.
 void Bpe::encode_long(std::string_view word, std::vector<int32_t>& ids) const {
   struct Symbol {
     int32_t id;
@@ -102,7 +106,8 @@ void Bpe::encode_long(std::string_view word, std::vector<int32_t>& ids) const {
   auto entry = [](uint32_t rank, int32_t at) {
     return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(at);
   };
-  for (int32_t i = 0; i < n; ++i) symbols[i] = {byte_id(word[i]), i - 1, i + 1 < n ? i + 1 : -1, kNoRank};
+  for (int32_t i = 0; i < n; ++i)
+    symbols[i] = {byte_id(word[i]), i - 1, i + 1 < n ? i + 1 : -1, kNoRank};
   for (int32_t i = 0; i + 1 < n; ++i) {
     symbols[i].rank = find(symbols[i].id, symbols[i + 1].id).rank;
     if (symbols[i].rank != kNoRank) candidates.push_back(entry(symbols[i].rank, i));

@@ -1,8 +1,9 @@
 #pragma once
-// Bpe: byte-pair encoding of one word. Starts from the ids of the word's bytes and merges, again and again, the
-// neighbours whose pair has the lowest rank, the leftmost first.
+// Bpe: byte-pair encoding of one word. Starts from the ids of the word's bytes and merges, again
+// and again, the neighbours whose pair has the lowest rank, the leftmost first.
 //
-// It knows ids and ranks only; what a word is and how tokens are written is the tokenizer's business.
+// It knows ids and ranks only; what a word is and how tokens are written is the tokenizer's
+// business.
 
 #include <array>
 #include <cstdint>
@@ -18,10 +19,12 @@ struct MergeRule {
 
 class Bpe {
  public:
-  /// `byte_ids[b]`: the id of byte b, -1 where the vocabulary lacks it. Of equal pairs the last one counts.
+  /// `byte_ids[b]`: the id of byte b, -1 where the vocabulary lacks it. Of equal pairs the last one
+  /// counts.
   Bpe(const std::array<int32_t, 256>& byte_ids, const std::vector<MergeRule>& merges);
 
-  /// Appends the ids of a word. ConfigError for a byte that the vocabulary lacks. O(n log n) for any word.
+  /// Appends the ids of a word. ConfigError for a byte that the vocabulary lacks. O(n log n) for
+  /// any word.
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
 
  private:

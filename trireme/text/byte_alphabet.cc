@@ -28,7 +28,9 @@ constexpr Alphabet kAlphabet;
 
 }  // namespace
 
-char32_t alphabet_char(uint8_t byte) { return kAlphabet.chars[byte]; }
+char32_t alphabet_char(uint8_t byte) {
+  return kAlphabet.chars[byte];
+}
 
 std::string to_alphabet(std::string_view bytes) {
   std::string text;

@@ -16,7 +16,8 @@ std::array<int32_t, 256> byte_ids(const std::vector<std::string>& vocabulary) {
   for (size_t id = 0; id < vocabulary.size(); ++id) {
     if (vocabulary[id].empty() || vocabulary[id].size() > 2) continue;
     auto bytes = from_alphabet(vocabulary[id]);
-    if (bytes && bytes->size() == 1) ids[static_cast<uint8_t>((*bytes)[0])] = static_cast<int32_t>(id);
+    if (bytes && bytes->size() == 1)
+      ids[static_cast<uint8_t>((*bytes)[0])] = static_cast<int32_t>(id);
   }
   return ids;
 }
@@ -48,8 +49,8 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelSpec spec)
       added_(spec_.added),
       texts_(spec_.vocabulary),
       bpe_(byte_ids(spec_.vocabulary), spec_.merges) {
-  // A token that words can be encoded to decodes by the byte alphabet; an added token that only its own text
-  // yields decodes to that text.
+  // A token that words can be encoded to decodes by the byte alphabet; an added token that only its
+  // own text yields decodes to that text.
   std::vector<bool> from_words(texts_.size(), spec_.ignore_merges);
   for (int32_t id : byte_ids(spec_.vocabulary)) {
     if (id >= 0) from_words[id] = true;
@@ -82,8 +83,9 @@ std::string_view ByteLevelTokenizer::bytes(int32_t id) const {
 
 void ByteLevelTokenizer::check_id(int32_t id) const {
   if (id >= 0 && id < vocab_size()) return;
-  throw base::ConfigError(fmt::format("token id {} is outside the tokenizer's vocabulary of {} tokens (0 to {})",
-                                      id, vocab_size(), vocab_size() - 1));
+  throw base::ConfigError(
+      fmt::format("token id {} is outside the tokenizer's vocabulary of {} tokens (0 to {})", id,
+                  vocab_size(), vocab_size() - 1));
 }
 
 bool ByteLevelTokenizer::needs_prefix(std::string_view stretch) const {
@@ -133,7 +135,8 @@ std::vector<int32_t> ByteLevelTokenizer::encode(std::string_view text, bool add_
   return ids;
 }
 
-std::vector<Token> ByteLevelTokenizer::encode_with_offsets(std::string_view text, bool add_special) const {
+std::vector<Token> ByteLevelTokenizer::encode_with_offsets(std::string_view text,
+                                                           bool add_special) const {
   std::vector<AddedTokens::Span> spans;
   added_.split(text, spans);
   std::vector<Token> tokens;

@@ -1,7 +1,9 @@
 #pragma once
-// ByteLevelTokenizer: added tokens, GPT-2's cut into words, byte-pair encoding of each word's bytes.
+// ByteLevelTokenizer: added tokens, GPT-2's cut into words, byte-pair encoding of each word's
+// bytes.
 //
-// ByteLevelSpec is all that a tokenizer's files say; tokenizer_files reads and writes it, the trainer makes it.
+// ByteLevelSpec is all that a tokenizer's files say; tokenizer_files reads and writes it, the
+// trainer makes it.
 
 #include <optional>
 #include <string>
@@ -19,15 +21,16 @@ namespace trireme::text {
 struct ByteLevelSpec {
   std::vector<std::string> vocabulary;  // the model's tokens by id, in the byte alphabet
   std::vector<MergeRule> merges;
-  bool ignore_merges = false;           // a word that is a token is not merged at all
-  std::optional<std::string> unk_token;  // kept for the files; bytes outside the vocabulary are refused
+  bool ignore_merges = false;  // a word that is a token is not merged at all
+  std::optional<std::string>
+      unk_token;  // kept for the files; bytes outside the vocabulary are refused
   bool fuse_unk = false;
-  std::vector<AddedToken> added;        // ids may lie in the vocabulary or behind it
-  bool add_prefix_space = false;        // a space before a stretch of text that has none
-  bool use_regex = true;                // cut with GPT-2's pattern, else each stretch is one word
-  bool trim_offsets = false;            // offsets leave out a token's outer spaces
-  bool trim_keeps_prefix = true;        // but for one at the text's beginning
-  std::vector<int32_t> before, after;   // special tokens around a text
+  std::vector<AddedToken> added;       // ids may lie in the vocabulary or behind it
+  bool add_prefix_space = false;       // a space before a stretch of text that has none
+  bool use_regex = true;               // cut with GPT-2's pattern, else each stretch is one word
+  bool trim_offsets = false;           // offsets leave out a token's outer spaces
+  bool trim_keeps_prefix = true;       // but for one at the text's beginning
+  std::vector<int32_t> before, after;  // special tokens around a text
   std::optional<int32_t> end_of_document;
 };
 
@@ -57,8 +60,8 @@ class ByteLevelTokenizer final : public Tokenizer {
   AddedTokens added_;
   std::vector<std::string> texts_;  // by id, as the vocabulary writes them
   std::unordered_map<std::string_view, int32_t> ids_;
-  std::string bytes_;            // what the tokens decode to, one after the other
-  std::vector<size_t> begins_;   // by id, in bytes_; one more at the end
+  std::string bytes_;           // what the tokens decode to, one after the other
+  std::vector<size_t> begins_;  // by id, in bytes_; one more at the end
   std::vector<bool> special_;
   Bpe bpe_;
   mutable WordCachePool caches_;

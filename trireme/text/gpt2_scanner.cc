@@ -18,10 +18,10 @@ constexpr auto kAsciiClasses = [] {
   for (int c = 0; c < 128; ++c) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     const bool space = c == ' ' || (c >= '\t' && c <= '\r');
-    classes[c] = letter                     ? CharClass::letter
-                 : c >= '0' && c <= '9'     ? CharClass::number
-                 : space                    ? CharClass::space
-                                            : CharClass::other;
+    classes[c] = letter                 ? CharClass::letter
+                 : c >= '0' && c <= '9' ? CharClass::number
+                 : space                ? CharClass::space
+                                        : CharClass::other;
   }
   return classes;
 }();
@@ -63,7 +63,8 @@ const char* gpt2_piece_end(const char* p, const char* end) {
     Classified first = classify(word, end);
     if (first.kind != CharClass::space) return skip(word + first.length, end, first.kind);
   }
-  // Whitespace: all of it at the end of the text, else all but the last character, which goes with the next piece.
+  // Whitespace: all of it at the end of the text, else all but the last character, which goes with
+  // the next piece.
   const char* last = p;
   const char* q = p;
   while (q < end) {

@@ -3,7 +3,8 @@
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // matches one after the other. The pieces cover the text; each is at least one character long.
 //
-//   for (const char* p = begin; p < end;) { const char* q = gpt2_piece_end(p, end); use({p, q}); p = q; }
+//   for (const char* p = begin; p < end;) { const char* q = gpt2_piece_end(p, end); use({p, q}); p
+//   = q; }
 
 namespace trireme::text {
 

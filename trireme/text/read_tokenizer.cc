@@ -26,18 +26,22 @@ class Node {
       : file_(file), place_(std::move(place)), value_(value) {}
 
   [[noreturn]] void fail(const std::string& message) const {
-    throw FormatError(fmt::format("{}: {}: {}", file_, place_.empty() ? "document" : place_, message));
+    throw FormatError(
+        fmt::format("{}: {}: {}", file_, place_.empty() ? "document" : place_, message));
   }
   [[noreturn]] void unsupported(const std::string& what) const {
-    throw ConfigError(fmt::format("{}: {}: {} is not supported; byte-level BPE tokenizers (GPT-2's kind) are",
-                                  file_, place_.empty() ? "document" : place_, what));
+    throw ConfigError(
+        fmt::format("{}: {}: {} is not supported; byte-level BPE tokenizers (GPT-2's kind) are",
+                    file_, place_.empty() ? "document" : place_, what));
   }
   bool null() const { return value_.is_null(); }
   /// The member of an object; null where it is absent.
   std::optional<Node> find(std::string_view key) const {
     element member;
-    if (object().at_key(key).get(member) != simdjson::SUCCESS || member.is_null()) return std::nullopt;
-    return Node(file_, place_.empty() ? std::string(key) : fmt::format("{}.{}", place_, key), member);
+    if (object().at_key(key).get(member) != simdjson::SUCCESS || member.is_null())
+      return std::nullopt;
+    return Node(file_, place_.empty() ? std::string(key) : fmt::format("{}.{}", place_, key),
+                member);
   }
   Node at(std::string_view key) const {
     if (auto member = find(key)) return *member;
@@ -80,7 +84,8 @@ class Node {
   element value_;
 };
 
-// simdjson reads 50,000 tokens in a few milliseconds but does not say where a syntax error is; the slower parser does.
+// simdjson reads 50,000 tokens in a few milliseconds but does not say where a syntax error is; the
+// slower parser does.
 element parse(simdjson::dom::parser& parser, const std::string& content, const std::string& path) {
   element document;
   if (parser.parse(content).get(document) == simdjson::SUCCESS) return document;
@@ -96,7 +101,8 @@ using TokenIds = std::unordered_map<std::string_view, int32_t>;
 
 // {"token": id, ...} to tokens by id; an id that no token has stays empty.
 TokenIds read_vocabulary(const Node& node, std::vector<std::string>& vocabulary) {
-  const auto max_id = static_cast<int64_t>(node.object().size()) + (1 << 20);  // bounds the memory of a damaged file
+  const auto max_id = static_cast<int64_t>(node.object().size()) +
+                      (1 << 20);  // bounds the memory of a damaged file
   TokenIds ids;
   ids.reserve(node.object().size());
   for (auto [token, value] : node.object()) {
@@ -110,7 +116,8 @@ TokenIds read_vocabulary(const Node& node, std::vector<std::string>& vocabulary)
     }
     if (id >= static_cast<int64_t>(vocabulary.size())) vocabulary.resize(id + 1);
     if (!vocabulary[id].empty()) {
-      node.fail(fmt::format("tokens \"{}\" and \"{}\" have the same id {}", vocabulary[id], token, id));
+      node.fail(
+          fmt::format("tokens \"{}\" and \"{}\" have the same id {}", vocabulary[id], token, id));
     }
     vocabulary[id] = token;
   }
@@ -120,18 +127,21 @@ TokenIds read_vocabulary(const Node& node, std::vector<std::string>& vocabulary)
 void refuse_holes(const std::string& path, const std::vector<std::string>& vocabulary) {
   for (size_t id = 0; id < vocabulary.size(); ++id) {
     if (!vocabulary[id].empty()) continue;
-    throw FormatError(fmt::format("{}: no token of the vocabulary has id {}, though its ids go up to {}",
-                                  path, id, vocabulary.size() - 1));
+    throw FormatError(
+        fmt::format("{}: no token of the vocabulary has id {}, though its ids go up to {}", path,
+                    id, vocabulary.size() - 1));
   }
 }
 
 // `fail(message)` throws with the place of the merge.
 template <class Fail>
-MergeRule merge_rule(std::string_view left, std::string_view right, const TokenIds& ids, const Fail& fail) {
+MergeRule merge_rule(std::string_view left, std::string_view right, const TokenIds& ids,
+                     const Fail& fail) {
   auto id = [&](std::string_view token) {
     auto found = ids.find(token);
     if (found == ids.end()) {
-      fail(fmt::format("merge of \"{}\" and \"{}\": token \"{}\" is not in the vocabulary", left, right, token));
+      fail(fmt::format("merge of \"{}\" and \"{}\": token \"{}\" is not in the vocabulary", left,
+                       right, token));
     }
     return found->second;
   };
@@ -164,7 +174,8 @@ void read_model(const Node& model, ByteLevelSpec& spec, TokenIds& ids) {
   spec.fuse_unk = model.flag("fuse_unk", false);
   ids = read_vocabulary(model.at("vocab"), spec.vocabulary);
   if (auto unk = model.find("unk_token")) {
-    if (!ids.contains(unk->text())) unk->fail(fmt::format("\"{}\" is not in the vocabulary", unk->text()));
+    if (!ids.contains(unk->text()))
+      unk->fail(fmt::format("\"{}\" is not in the vocabulary", unk->text()));
     spec.unk_token = unk->text();
   }
   for (const Node& merge : model.at("merges").items()) {
@@ -180,8 +191,8 @@ void read_model(const Node& model, ByteLevelSpec& spec, TokenIds& ids) {
   }
 }
 
-// Hugging Face's library gives an added token the id of the vocabulary, or else the next free one, whatever the file
-// says; a file that says otherwise would mean different ids to different readers.
+// Hugging Face's library gives an added token the id of the vocabulary, or else the next free one,
+// whatever the file says; a file that says otherwise would mean different ids to different readers.
 void read_added_tokens(const Node& list, const TokenIds& ids, ByteLevelSpec& spec) {
   std::set<std::string_view> seen;
   const auto size = static_cast<int64_t>(ids.size());
@@ -197,9 +208,9 @@ void read_added_tokens(const Node& list, const TokenIds& ids, ByteLevelSpec& spe
     auto known = ids.find(token.content);
     const int64_t expected = known != ids.end() ? known->second : next;
     if (id != expected) {
-      node.at("id").fail(fmt::format("token \"{}\" has id {} here, but {} {}", token.content, id,
-                                     known != ids.end() ? "the vocabulary says" : "the next free id is",
-                                     expected));
+      node.at("id").fail(fmt::format(
+          "token \"{}\" has id {} here, but {} {}", token.content, id,
+          known != ids.end() ? "the vocabulary says" : "the next free id is", expected));
     }
     next = std::max(next, id + 1);
     token.id = static_cast<int32_t>(id);
@@ -216,7 +227,8 @@ void read_pre_tokenizer(const Node& node, ByteLevelSpec& spec) {
   if (node.type() == "Sequence" && node.at("pretokenizers").items().size() == 1) {
     return read_pre_tokenizer(node.at("pretokenizers").items()[0], spec);
   }
-  if (node.type() != "ByteLevel") node.unsupported(fmt::format("pre-tokenizer \"{}\"", node.type()));
+  if (node.type() != "ByteLevel")
+    node.unsupported(fmt::format("pre-tokenizer \"{}\"", node.type()));
   spec.add_prefix_space = node.at("add_prefix_space").boolean();
   spec.use_regex = node.flag("use_regex", true);
 }
@@ -224,7 +236,8 @@ void read_pre_tokenizer(const Node& node, ByteLevelSpec& spec) {
 int32_t special_id(const Node& place, int64_t id, const ByteLevelSpec& spec) {
   auto size = static_cast<int64_t>(spec.vocabulary.size());
   for (const AddedToken& token : spec.added) size = std::max<int64_t>(size, token.id + 1);
-  if (id < 0 || id >= size) place.fail(fmt::format("id {} is outside the vocabulary of {}", id, size));
+  if (id < 0 || id >= size)
+    place.fail(fmt::format("id {} is outside the vocabulary of {}", id, size));
   return static_cast<int32_t>(id);
 }
 
@@ -303,7 +316,8 @@ ByteLevelSpec read_tokenizer_json(const std::string& path) {
     version.unsupported(fmt::format("format version \"{}\"", version.text()));
   }
   for (const char* key : {"truncation", "padding"}) {
-    if (auto node = document.find(key)) node->unsupported(fmt::format("{} inside a tokenizer", key));
+    if (auto node = document.find(key))
+      node->unsupported(fmt::format("{} inside a tokenizer", key));
   }
   if (auto node = document.find("normalizer")) {
     node->unsupported(fmt::format("normalizer \"{}\"", node->type()));
@@ -313,7 +327,8 @@ ByteLevelSpec read_tokenizer_json(const std::string& path) {
   read_model(document.at("model"), spec, ids);
   if (auto node = document.find("added_tokens")) read_added_tokens(*node, ids, spec);
   refuse_holes(path, spec.vocabulary);
-  if (!document.find("pre_tokenizer")) document.unsupported("a tokenizer without a byte-level pre-tokenizer");
+  if (!document.find("pre_tokenizer"))
+    document.unsupported("a tokenizer without a byte-level pre-tokenizer");
   read_pre_tokenizer(document.at("pre_tokenizer"), spec);
   if (auto node = document.find("post_processor")) read_post_processor(*node, spec);
   if (auto node = document.find("decoder"); node && node->type() != "ByteLevel") {
@@ -327,8 +342,8 @@ ByteLevelSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
   const std::string content = base::read_file(vocabulary_path);
   simdjson::dom::parser parser;
   ByteLevelSpec spec;
-  const TokenIds ids =
-      read_vocabulary(Node(vocabulary_path, "", parse(parser, content, vocabulary_path)), spec.vocabulary);
+  const TokenIds ids = read_vocabulary(
+      Node(vocabulary_path, "", parse(parser, content, vocabulary_path)), spec.vocabulary);
   refuse_holes(vocabulary_path, spec.vocabulary);
   const std::string merges = base::read_file(merges_path);
   int64_t number = 0;
@@ -353,8 +368,11 @@ ByteLevelSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
-  auto make = [](ByteLevelSpec spec) { return std::make_unique<ByteLevelTokenizer>(std::move(spec)); };
-  auto beside = [](const fs::path& folder, std::initializer_list<const char*> names) -> std::string {
+  auto make = [](ByteLevelSpec spec) {
+    return std::make_unique<ByteLevelTokenizer>(std::move(spec));
+  };
+  auto beside = [](const fs::path& folder,
+                   std::initializer_list<const char*> names) -> std::string {
     for (const char* name : names) {
       if (fs::exists(folder / name)) return (folder / name).string();
     }
@@ -365,7 +383,8 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
   std::string vocabulary = beside(folder, {"vocab.json", "encoder.json"});
   std::string merges = beside(folder, {"merges.txt", "vocab.bpe"});
   if (is_folder) {
-    if (auto file = beside(folder, {"tokenizer.json"}); !file.empty()) return make(read_tokenizer_json(file));
+    if (auto file = beside(folder, {"tokenizer.json"}); !file.empty())
+      return make(read_tokenizer_json(file));
   } else {
     const std::string name = fs::path(path).filename().string();
     if (name == "merges.txt" || name == "vocab.bpe") {
@@ -381,7 +400,9 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
       "{}: no tokenizer here: expected {}; found {}", path,
       is_folder ? "tokenizer.json, or vocab.json (encoder.json) with merges.txt (vocab.bpe)"
                 : "vocab.json (encoder.json) and merges.txt (vocab.bpe) side by side",
-      vocabulary.empty() && merges.empty() ? "none of them" : vocabulary.empty() ? merges : vocabulary));
+      vocabulary.empty() && merges.empty() ? "none of them"
+      : vocabulary.empty()                 ? merges
+                                           : vocabulary));
 }
 
 }  // namespace trireme::text

@@ -1,9 +1,10 @@
 #pragma once
-// The files of a byte-level BPE tokenizer: Hugging Face's tokenizer.json (format 1.0) with tokenizer_config.json, and
-// GPT-2's vocab.json with merges.txt (OpenAI names them encoder.json and vocab.bpe).
+// The files of a byte-level BPE tokenizer: Hugging Face's tokenizer.json (format 1.0) with
+// tokenizer_config.json, and GPT-2's vocab.json with merges.txt (OpenAI names them encoder.json and
+// vocab.bpe).
 //
-// Reading is strict. A damaged file is a FormatError with the file and the place; a tokenizer that needs what is not
-// supported (another model, a normalizer, ...) is a ConfigError that names it.
+// Reading is strict. A damaged file is a FormatError with the file and the place; a tokenizer that
+// needs what is not supported (another model, a normalizer, ...) is a ConfigError that names it.
 
 #include <string>
 

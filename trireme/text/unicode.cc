@@ -101,6 +101,8 @@ CharClass char_class(char32_t value) {
   return static_cast<CharClass>(class_table().at(value) & kClassMask);
 }
 
-bool is_word_character(char32_t value) { return class_table().at(value) & kWordBit; }
+bool is_word_character(char32_t value) {
+  return class_table().at(value) & kWordBit;
+}
 
 }  // namespace trireme::text

@@ -1,8 +1,10 @@
 #pragma once
-// Code points and the classes that pre-tokenizers ask for, at the Unicode version Hugging Face's `tokenizers` uses.
+// Code points and the classes that pre-tokenizers ask for, at the Unicode version Hugging Face's
+// `tokenizers` uses.
 //
-// Text is any byte string: a byte that is not part of well-formed UTF-8 counts as one character of class `other`,
-// so nothing is ever lost or refused. The tables come from tools/generate_unicode_ranges.py.
+// Text is any byte string: a byte that is not part of well-formed UTF-8 counts as one character of
+// class `other`, so nothing is ever lost or refused. The tables come from
+// tools/generate_unicode_ranges.py.
 //
 //   CodePoint c = decode_utf8(p, end);   // c.length bytes, at least 1
 //   if (char_class(c.value) == CharClass::letter) ...

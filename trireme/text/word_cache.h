@@ -1,6 +1,7 @@
 #pragma once
-// WordCache: the ids of words seen lately. One slot a hash value and a newer word takes the slot, so its size is
-// bounded. Not thread-safe: an encoding takes one from the pool for as long as it runs.
+// WordCache: the ids of words seen lately. One slot a hash value and a newer word takes the slot,
+// so its size is bounded. Not thread-safe: an encoding takes one from the pool for as long as it
+// runs.
 
 #include <cstdint>
 #include <cstring>
@@ -16,7 +17,8 @@ namespace trireme::text {
 
 class WordCache {
  public:
-  /// Appends the ids of `word`; calls `encode(word, ids)`, which appends them, where the cache does not know them.
+  /// Appends the ids of `word`; calls `encode(word, ids)`, which appends them, where the cache does
+  /// not know them.
   template <class Encode>
   void append(std::string_view word, std::vector<int32_t>& ids, const Encode& encode) {
     if (word.size() <= kShortBytes) {

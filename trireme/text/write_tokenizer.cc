@@ -10,7 +10,8 @@ namespace {
 
 using base::Json;
 
-// Appends a member without looking for its key, which makes a vocabulary of any size linear to build.
+// Appends a member without looking for its key, which makes a vocabulary of any size linear to
+// build.
 void append_member(Json& object, const std::string& key, Json value) {
   using Members = Json::object_t::Container;
   static_cast<Members&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
@@ -23,7 +24,9 @@ Json byte_level(bool add_prefix_space, bool trim_offsets, bool use_regex) {
           {"use_regex", use_regex}};
 }
 
-Json sequence(const char* id, int type) { return {{"Sequence", {{"id", id}, {"type_id", type}}}}; }
+Json sequence(const char* id, int type) {
+  return {{"Sequence", {{"id", id}, {"type_id", type}}}};
+}
 
 Json special_template(const ByteLevelSpec& spec, const std::vector<std::string>& texts) {
   Json before = Json::array(), after = Json::array(), tokens = Json::object();
@@ -42,7 +45,10 @@ Json special_template(const ByteLevelSpec& spec, const std::vector<std::string>&
     return pieces;
   };
   Json single = around(before, "A", 0), pair = around(single, "B", 1);
-  return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
+  return {{"type", "TemplateProcessing"},
+          {"single", single},
+          {"pair", pair},
+          {"special_tokens", tokens}};
 }
 
 Json tokenizer_json(const ByteLevelSpec& spec) {
