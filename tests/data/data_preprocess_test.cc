@@ -1,0 +1,303 @@
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include "tests/data/data_support.h"
+#include "trireme/base/io.h"
+#include "trireme/base/philox.h"
+#include "trireme/data/indexed.h"
+#include "trireme/data/preprocess.h"
+
+namespace trireme::data {
+namespace {
+
+namespace fs = std::filesystem;
+using base::ConfigError;
+using base::FormatError;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A token a byte; "!" ends a document. `vocab_size` may claim more.
+class Bytes : public text::Tokenizer {
+ public:
+  explicit Bytes(int32_t vocab_size = 256, bool has_end = true)
+      : vocab_size_(vocab_size), has_end_(has_end) {}
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  std::vector<text::Token> encode_with_offsets(std::string_view) const override { return {}; }
+  std::string decode(std::span<const int32_t> ids, bool) const override {
+    return {ids.begin(), ids.end()};
+  }
+  std::string token(int32_t id) const override { return std::to_string(id); }
+  std::optional<int32_t> find(std::string_view) const override { return std::nullopt; }
+  int32_t vocab_size() const override { return vocab_size_; }
+  std::optional<int32_t> end_of_document() const override {
+    return has_end_ ? std::optional<int32_t>('!') : std::nullopt;
+  }
+  void save(const std::string&) const override {}
+
+ private:
+  int32_t vocab_size_;
+  bool has_end_;
+};
+
+void put(const std::string& path, const std::string& text) {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::vector<std::string> documents(const std::string& prefix) {
+  IndexedDataset data(prefix);
+  std::vector<std::string> texts;
+  for (int64_t d = 0; d < data.documents(); ++d) {
+    std::vector<int64_t> ids(data.document_begin(d + 1) - data.document_begin(d));
+    data.read(data.document_begin(d), std::ssize(ids), ids.data());
+    texts.emplace_back(ids.begin(), ids.end());
+  }
+  return texts;
+}
+
+/// About `bytes` bytes of JSON lines with documents of many sizes.
+std::string many_lines(int64_t bytes) {
+  std::string text;
+  for (uint64_t i = 0; std::ssize(text) < bytes; ++i) {
+    text += fmt::format("{{\"id\": {}, \"text\": \"document {} {}\"}}\n", i, i,
+                        std::string(base::uniform_below(7, i, 3000), 'x'));
+  }
+  return text;
+}
+
+TEST(Inputs, FilesFoldersAndPatterns) {
+  TemporaryFolder folder;
+  for (const char* name :
+       {"a.txt", "src/b.py", "src/deep/er/c.py", "src/deep/d.txt", "src/.hidden/e.py", ".f.py"}) {
+    put(folder / name, "x");
+  }
+  auto expand = [&](const std::string& pattern) {
+    std::vector<std::string> names;
+    for (const auto& path : expand_inputs({folder / pattern}))
+      names.push_back(fs::relative(path, folder.path()));
+    return names;
+  };
+  EXPECT_THAT(expand("a.txt"), ElementsAre("a.txt"));
+  EXPECT_THAT(expand("src"), ElementsAre("src/b.py", "src/deep/d.txt", "src/deep/er/c.py"));
+  EXPECT_THAT(expand("src/"), ElementsAre("src/b.py", "src/deep/d.txt", "src/deep/er/c.py"));
+  EXPECT_THAT(expand("**/*.py"), ElementsAre("src/b.py", "src/deep/er/c.py"));
+  EXPECT_THAT(expand("src/*.py"), ElementsAre("src/b.py"));
+  EXPECT_THAT(expand("src/**/?.txt"), ElementsAre("src/deep/d.txt"));
+  EXPECT_THAT(expand("s[r]c/*/d.txt"), ElementsAre("src/deep/d.txt"));
+  for (const char* nothing : {"absent", "*.rs", "absent/**"}) {
+    EXPECT_THAT(message_of<ConfigError>([&] { expand(nothing); }), HasSubstr("names no file"));
+  }
+}
+
+TEST(Preprocess, AFileOfTextIsADocument) {
+  TemporaryFolder folder;
+  put(folder / "in/b.txt", "second\n");
+  put(folder / "in/a.txt", "first \xff");
+  put(folder / "in/c.txt", "");
+  auto summary = preprocess(
+      Bytes(), {.inputs = {folder / "in"}, .output = folder / "out/data", .append_eod = true});
+  EXPECT_THAT(documents(folder / "out/data"), ElementsAre("first \xff!", "second\n!"));
+  EXPECT_EQ(IndexedDataset(folder / "out/data").dtype(), base::DType::u16);
+  EXPECT_EQ(summary.documents, 2);
+  EXPECT_EQ(summary.tokens, 16);
+  EXPECT_EQ(summary.text_bytes, 14);
+  EXPECT_EQ(summary.empty, 1);
+  EXPECT_EQ(summary.outputs.at(0).prefix, folder / "out/data");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out"), fs::directory_iterator()), 2);
+
+  preprocess(Bytes(65500), {.inputs = {folder / "in"}, .output = folder / "out/wide"});
+  EXPECT_EQ(IndexedDataset(folder / "out/wide").dtype(), base::DType::i32);
+  EXPECT_THAT(documents(folder / "out/wide"), ElementsAre("first \xff", "second\n"));
+}
+
+TEST(Preprocess, JsonLines) {
+  TemporaryFolder folder;
+  put(folder / "a.jsonl",
+      "{\"text\": \"tab\\t\\u00e9 \\ud83d\\ude00\", \"n\": 1}\r\n"
+      "\n"
+      "{\"meta\": {\"text\": \"no\"}, \"text\": \"second\"}\n"
+      "{\"text\": \"\"}\n"
+      "{\"text\": \"without a line's end\"}");
+  auto summary = preprocess(Bytes(), {.inputs = {folder / "a.jsonl"}, .output = folder / "d"});
+  EXPECT_THAT(documents(folder / "d"),
+              ElementsAre("tab\t\xc3\xa9 \xf0\x9f\x98\x80", "second", "without a line's end"));
+  EXPECT_EQ(summary.empty, 1);
+
+  put(folder / "b.txt", "{\"body\": \"x\"}\n{\"body\": \"y\"}\n");
+  preprocess(Bytes(), {.inputs = {folder / "b.txt"},
+                       .output = folder / "d",
+                       .format = InputFormat::jsonl,
+                       .key = "body"});
+  EXPECT_THAT(documents(folder / "d"), ElementsAre("x", "y"));
+}
+
+TEST(Preprocess, BytesDoNotDependOnWorkersOrParts) {
+  TemporaryFolder folder;
+  put(folder / "in/a.jsonl", many_lines(3 << 20));
+  put(folder / "in/b.txt", many_lines(1 << 20));
+  put(folder / "in/c.jsonl", many_lines((2 << 20) + 12345));
+  std::string index, bin;
+  for (int64_t part : {int64_t{1} << 40, int64_t{1} << 20}) {
+    for (int workers : {1, 2, 4}) {
+      int64_t seen = 0, total = 0;
+      preprocess(Bytes(), {.inputs = {folder / "in"},
+                           .output = folder / "d",
+                           .append_eod = true,
+                           .workers = workers,
+                           .part_bytes = part,
+                           .progress = [&](const PreprocessProgress& p) {
+                             seen = p.bytes, total = p.total_bytes;
+                           }});
+      EXPECT_EQ(seen, total);
+      EXPECT_GT(total, 6 << 20);
+      std::string new_index = base::read_file(folder / "d.idx"),
+                  new_bin = base::read_file(folder / "d.bin");
+      EXPECT_TRUE(index.empty() || (index == new_index && bin == new_bin)) << workers << " workers";
+      index = new_index, bin = new_bin;
+    }
+  }
+}
+
+TEST(Preprocess, SplitsDocumentsAsMegatronDoes) {
+  TemporaryFolder folder;
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += fmt::format("{{\"text\": \"{}\"}}\n", i);
+  put(folder / "a.jsonl", lines);
+  auto split = [&](const std::string& shares) {
+    auto summary = preprocess(
+        Bytes(),
+        {.inputs = {folder / "a.jsonl"}, .output = folder / "d", .split = parse_split(shares)});
+    std::vector<int64_t> counts;
+    for (const auto& output : summary.outputs) counts.push_back(output.documents);
+    return counts;
+  };
+  EXPECT_THAT(split("95,5"), ElementsAre(48, 2));   // 47.5 rounds to the even 48
+  EXPECT_THAT(split("85,15"), ElementsAre(42, 8));  // 42.5 to 42
+  EXPECT_THAT(split("8,1,1"), ElementsAre(40, 5, 5));
+  EXPECT_THAT(split("3"), ElementsAre(50));
+  EXPECT_EQ(documents(folder / "d_valid").front(), "40");
+  EXPECT_EQ(documents(folder / "d_test").back(), "49");
+  EXPECT_FALSE(fs::exists(folder / "d.idx"));
+  EXPECT_THAT(message_of<ConfigError>([&] { split("999,1"); }),
+              AllOf(HasSubstr("_valid gets no document of 50"), HasSubstr("larger share")));
+  for (const char* bad : {"", "95,", "95;5", "95,0", "95,-5", "nan", "1,1,1,1", "a"}) {
+    EXPECT_THROW(parse_split(bad), ConfigError) << bad;
+  }
+}
+
+TEST(Preprocess, BadLinesAreNamedByFileAndLine) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{\"text\": \"open", "not valid JSON"},
+      {"[1, 2]", "not an object"},
+      {"{\"body\": \"x\", \"n\": 1}", "no key \"text\"; the object has: body, n"},
+      {"{\"text\": 5}", "key \"text\" holds no string"},
+      {"{\"text\": \"\xff\"}", "UTF-8"},
+      {"{\"text\": \"a\"} {\"text\": \"b\"}", "not valid JSON"},
+  };
+  for (const auto& [line, expected] : cases) {
+    TemporaryFolder folder;
+    std::string good = many_lines(2 << 20);
+    const auto lines = std::count(good.begin(), good.end(), '\n');
+    put(folder / "in/a.jsonl", good + line + "\n" + good + line + "\n");
+    PreprocessOptions options{.inputs = {folder / "in"}, .output = folder / "d", .workers = 2};
+    EXPECT_THAT(message_of<FormatError>([&] { preprocess(Bytes(), options); }),
+                AllOf(HasSubstr(fmt::format("in/a.jsonl:{}: ", lines + 1)), HasSubstr(expected),
+                      HasSubstr("skip")));
+    EXPECT_EQ(folder.entries(), 1) << "nothing is left of the output";
+    options.skip_errors = true;
+    auto summary = preprocess(Bytes(), options);
+    EXPECT_EQ(summary.documents, 2 * lines);
+    EXPECT_EQ(summary.skipped, 2);
+    ASSERT_EQ(summary.errors.size(), 2u);
+    EXPECT_THAT(summary.errors[1], HasSubstr(fmt::format("a.jsonl:{}: ", 2 * lines + 2)));
+  }
+}
+
+TEST(Preprocess, RefusesWhatItCannotDo) {
+  TemporaryFolder folder;
+  put(folder / "in/a.bin", std::string("a\0b", 3));
+  put(folder / "empty.txt", "");
+  EXPECT_THAT(message_of<FormatError>([&] {
+                preprocess(Bytes(), {.inputs = {folder / "in"}, .output = folder / "d"});
+              }),
+              HasSubstr("a.bin: holds zero bytes"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                preprocess(Bytes(), {.inputs = {folder / "empty.txt"}, .output = folder / "d"});
+              }),
+              HasSubstr("no document"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                preprocess(Bytes(256, false),
+                           {.inputs = {folder / "in"}, .output = folder / "d", .append_eod = true});
+              }),
+              HasSubstr("--append-eod"));
+  EXPECT_THROW(preprocess(Bytes(), {.inputs = {folder / "in"}, .output = folder / "empty.txt/d"}),
+               base::IoError);
+  EXPECT_THROW(
+      preprocess(Bytes(), {.inputs = {folder / "in"}, .output = folder / "d", .workers = -1}),
+      ConfigError);
+  EXPECT_EQ(folder.entries(), 2);
+}
+
+// A child process is killed while it works; the same call then goes on from the last finished part.
+TEST(Preprocess, GoesOnAfterAKill) {
+  TemporaryFolder folder;
+  put(folder / "in/a.jsonl", many_lines(12 << 20));
+  PreprocessOptions options{
+      .inputs = {folder / "in"}, .output = folder / "d", .workers = 2, .part_bytes = 2 << 20};
+  PreprocessOptions whole = options;
+  whole.output = folder / "whole";
+  preprocess(Bytes(), whole);
+  pid_t child = ::fork();
+  if (child == 0) {
+    options.progress = [](const PreprocessProgress& p) {
+      if (p.bytes > 7 << 20) ::kill(::getpid(), SIGKILL);
+    };
+    preprocess(Bytes(), options);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_FALSE(fs::exists(folder / "d.idx"));
+  EXPECT_FALSE(fs::exists(folder / "d.bin"));
+  auto summary = preprocess(Bytes(), options);
+  EXPECT_GE(summary.resumed_bytes, 4 << 20);
+  EXPECT_EQ(base::read_file(folder / "d.idx"), base::read_file(folder / "whole.idx"));
+  EXPECT_EQ(base::read_file(folder / "d.bin"), base::read_file(folder / "whole.bin"));
+  EXPECT_FALSE(fs::exists(folder / "d.parts"));
+}
+
+// Parts of another job are of no use; a bad line found late does not cost what was done before it.
+TEST(Preprocess, PartsServeTheSameJobOnly) {
+  TemporaryFolder folder;
+  put(folder / "in/a.jsonl", many_lines(3 << 20) + "bad\n" + many_lines(1 << 20));
+  PreprocessOptions options{
+      .inputs = {folder / "in"}, .output = folder / "d", .workers = 1, .part_bytes = 1 << 20};
+  EXPECT_THROW(preprocess(Bytes(), options), FormatError);
+  EXPECT_TRUE(fs::exists(folder / "d.parts"));
+  EXPECT_FALSE(fs::exists(folder / "d.idx"));
+  options.skip_errors = true;
+  PreprocessOptions other = options;
+  other.append_eod = true;
+  EXPECT_GE(preprocess(Bytes(), options).resumed_bytes, 2 << 20);
+  const auto plain = documents(folder / "d");
+
+  options.skip_errors = false;
+  EXPECT_THROW(preprocess(Bytes(), options), FormatError);
+  EXPECT_EQ(preprocess(Bytes(), other).resumed_bytes, 0);
+  EXPECT_EQ(documents(folder / "d").front(), plain.front() + "!");
+  EXPECT_EQ(documents(folder / "d").size(), plain.size());
+}
+
+}  // namespace
+}  // namespace trireme::data
