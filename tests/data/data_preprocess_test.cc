@@ -27,17 +27,19 @@ class Bytes : public text::Tokenizer {
  public:
   explicit Bytes(int32_t vocab_size = 256, bool has_end = true)
       : vocab_size_(vocab_size), has_end_(has_end) {}
-  std::vector<int32_t> encode(std::string_view text) const override {
+  std::vector<int32_t> encode(std::string_view text, bool) const override {
+    if (text == "unknown") throw ConfigError("no token for it");
     std::vector<int32_t> ids;
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
-  std::vector<text::Token> encode_with_offsets(std::string_view) const override { return {}; }
+  std::vector<text::Token> encode_with_offsets(std::string_view, bool) const override { return {}; }
   std::string decode(std::span<const int32_t> ids, bool) const override {
     return {ids.begin(), ids.end()};
   }
   std::string token(int32_t id) const override { return std::to_string(id); }
   std::optional<int32_t> find(std::string_view) const override { return std::nullopt; }
+  bool is_special(int32_t) const override { return false; }
   int32_t vocab_size() const override { return vocab_size_; }
   std::optional<int32_t> end_of_document() const override {
     return has_end_ ? std::optional<int32_t>('!') : std::nullopt;
@@ -203,6 +205,7 @@ TEST(Preprocess, BadLinesAreNamedByFileAndLine) {
       {"{\"text\": 5}", "key \"text\" holds no string"},
       {"{\"text\": \"\xff\"}", "UTF-8"},
       {"{\"text\": \"a\"} {\"text\": \"b\"}", "not valid JSON"},
+      {"{\"text\": \"unknown\"}", "no token for it"},
   };
   for (const auto& [line, expected] : cases) {
     TemporaryFolder folder;

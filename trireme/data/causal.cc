@@ -12,7 +12,35 @@ namespace {
 constexpr int64_t kStride = 64;             // documents between two entries of Epoch::starts
 constexpr int64_t kSmallTokens = 16 << 20;  // datasets up to here are looked through when opened
 
+/// Checks ids read from tokens [begin, begin + count).
+void check_ids(const IndexedDataset& tokens, int64_t begin, int64_t count, const int64_t* ids,
+               int64_t vocab_size) {
+  if (vocab_size == 0) return;
+  uint64_t highest = 0;  // a negative id becomes a large one
+  for (int64_t i = 0; i < count; ++i) highest = std::max(highest, static_cast<uint64_t>(ids[i]));
+  const auto vocab = static_cast<uint64_t>(vocab_size);
+  if (highest < vocab) return;
+  auto bad = std::find_if(ids, ids + count,
+                          [&](int64_t id) { return static_cast<uint64_t>(id) >= vocab; });
+  int64_t token = begin + (bad - ids), document = tokens.document_of(token);
+  throw base::ConfigError(fmt::format(
+      "dataset {}: token {} of document {} (token {} of all) has id {}; the model's "
+      "vocabulary has {} entries, so ids end at {}: raise model.vocab_size or preprocess "
+      "with the model's tokenizer",
+      tokens.prefix(), token - tokens.document_begin(document), document, token, *bad, vocab_size,
+      vocab_size - 1));
+}
+
 }  // namespace
+
+void check_vocabulary(const IndexedDataset& tokens, int64_t vocab_size) {
+  std::vector<int64_t> ids(1 << 16);
+  for (int64_t at = 0; at < tokens.tokens(); at += std::ssize(ids)) {
+    int64_t count = std::min<int64_t>(std::ssize(ids), tokens.tokens() - at);
+    tokens.read(at, count, ids.data());
+    check_ids(tokens, at, count, ids.data(), vocab_size);
+  }
+}
 
 /// One epoch's order of documents and windows. Of the shuffled documents only each kStride-th start
 /// is kept.
@@ -36,13 +64,7 @@ CausalDataset::CausalDataset(std::shared_ptr<const IndexedDataset> tokens,
         "shorter seq_length",
         tokens_->prefix(), tokens_->tokens(), options_.seq_length, options_.seq_length + 1));
   }
-  if (tokens_->tokens() > kSmallTokens) return;
-  std::vector<int64_t> ids(1 << 16);
-  for (int64_t at = 0; at < tokens_->tokens(); at += std::ssize(ids)) {
-    int64_t count = std::min(std::ssize(ids), tokens_->tokens() - at);
-    tokens_->read(at, count, ids.data());
-    check_ids(at, count, ids.data());
-  }
+  if (tokens_->tokens() <= kSmallTokens) check_vocabulary(*tokens_, options_.vocab_size);
 }
 
 CausalDataset::~CausalDataset() = default;
@@ -50,23 +72,6 @@ CausalDataset::~CausalDataset() = default;
 std::string CausalDataset::description() const {
   return fmt::format("{}: {} documents, {} tokens, {} samples of {}", tokens_->prefix(),
                      tokens_->documents(), tokens_->tokens(), windows_, options_.seq_length);
-}
-
-void CausalDataset::check_ids(int64_t begin, int64_t count, const int64_t* ids) const {
-  if (options_.vocab_size == 0) return;
-  uint64_t highest = 0;  // a negative id becomes a large one
-  for (int64_t i = 0; i < count; ++i) highest = std::max(highest, static_cast<uint64_t>(ids[i]));
-  const auto vocab = static_cast<uint64_t>(options_.vocab_size);
-  if (highest < vocab) return;
-  auto bad = std::find_if(ids, ids + count,
-                          [&](int64_t id) { return static_cast<uint64_t>(id) >= vocab; });
-  int64_t token = begin + (bad - ids), document = tokens_->document_of(token);
-  throw base::ConfigError(fmt::format(
-      "dataset {}: token {} of document {} (token {} of all) has id {}; the model's "
-      "vocabulary has {} entries, so ids end at {}: raise model.vocab_size or preprocess "
-      "with the model's tokenizer",
-      tokens_->prefix(), token - tokens_->document_begin(document), document, token, *bad,
-      options_.vocab_size, options_.vocab_size - 1));
 }
 
 std::shared_ptr<const CausalDataset::Epoch> CausalDataset::epoch(int64_t number) const {
@@ -98,7 +103,7 @@ void CausalDataset::copy(const Epoch& order, int64_t begin, int64_t count, int64
     if (int64_t skip = begin - start; skip < length) {
       int64_t n = std::min(count, length - skip);
       tokens_->read(first + skip, n, ids);
-      check_ids(first + skip, n, ids);
+      check_ids(*tokens_, first + skip, n, ids, options_.vocab_size);
       ids += n, begin += n, count -= n;
     }
     start += length;
@@ -116,7 +121,7 @@ void CausalDataset::read(int64_t index, int64_t* input_ids, int64_t* labels) con
   } else {
     int64_t begin = index % windows_ * length;
     tokens_->read(begin, length + 1, window.data());
-    check_ids(begin, length + 1, window.data());
+    check_ids(*tokens_, begin, length + 1, window.data(), options_.vocab_size);
   }
   std::copy(window.begin(), window.end() - 1, input_ids);
   std::copy(window.begin() + 1, window.end(), labels);

@@ -48,7 +48,6 @@ class CausalDataset : public Dataset {
   struct Epoch;
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   void copy(const Epoch& order, int64_t begin, int64_t count, int64_t* ids) const;
-  void check_ids(int64_t begin, int64_t count, const int64_t* ids) const;
 
   std::shared_ptr<const IndexedDataset> tokens_;
   CausalOptions options_;
@@ -90,6 +89,9 @@ class BlendDataset : public Dataset {
   mutable std::vector<int64_t> used_;
   mutable int64_t next_ = 0;
 };
+
+/// Reads all ids. ConfigError with the place of the first that is not in [0, vocab_size).
+void check_vocabulary(const IndexedDataset& tokens, int64_t vocab_size);
 
 struct Source {
   std::string path;

@@ -77,14 +77,21 @@ class PieceEncoder {
     } else if (piece.text().find('\0') != std::string_view::npos) {
       result.errors.push_back({0, "holds zero bytes, so it is no text"});
     } else {
-      encode_document(piece.text(), result);
+      encode_document(piece.text(), 0, result);
     }
     return result;
   }
 
  private:
-  void encode_document(std::string_view text, Encoded& result) const {
-    std::vector<int32_t> ids = tokenizer_.encode(text);
+  /// `line`: of the piece; 0: a whole file.
+  void encode_document(std::string_view text, int64_t line, Encoded& result) const {
+    std::vector<int32_t> ids;
+    try {
+      ids = tokenizer_.encode(text);
+    } catch (const ConfigError& e) {
+      result.errors.push_back({line, e.what()});
+      return;
+    }
     if (ids.empty()) {
       ++result.empty;
       return;
@@ -107,7 +114,7 @@ class PieceEncoder {
       if (auto* error = std::get_if<Encoded::Error>(&text)) {
         result.errors.push_back({result.lines, std::move(error->message)});
       } else {
-        encode_document(std::get<std::string_view>(text), result);
+        encode_document(std::get<std::string_view>(text), result.lines, result);
       }
     }
   }
