@@ -81,7 +81,7 @@ def check(word, info, text, folder, env, full):
 
 
 def scratch_copy(folder):
-    """A copy of the tracked and new files; the environment and the build stay where they are."""
+    """A copy of the tracked and new files; the Python environment stays where it is."""
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
                             capture_output=True, check=True).stdout.decode().split("\0")
     for name in filter(None, listed):
@@ -89,9 +89,14 @@ def scratch_copy(folder):
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
-    for name in (".venv", "build"):
-        if (ROOT / name).exists():
-            (folder / name).symlink_to(ROOT / name)
+    if (ROOT / ".venv").exists():
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+
+
+def missing_paths(page):
+    """The files and folders that the tables of docs/features.md name and that are not there."""
+    named = re.findall(r"`((?:trireme|tools|tests|bench|cmake|docs)/[^` ]*)`", page.read_text())
+    return sorted({path for path in named if not (ROOT / path).exists()})
 
 
 def main():
@@ -102,7 +107,7 @@ def main():
     args = parser.parse_args()
     env = {**os.environ, "NO_COLOR": "1",
            "PATH": os.pathsep.join([str(args.bin.resolve()), str(ROOT / ".venv/bin"), os.environ["PATH"]])}
-    pages = args.pages or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [page.resolve() for page in args.pages] or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     failed = passed = 0
     for page in filter(pathlib.Path.exists, pages):
         with tempfile.TemporaryDirectory(prefix="trireme-docs-") as folder:
@@ -118,6 +123,11 @@ def main():
                     passed += done is not None
                     if done:
                         print(f"{page}:{line}: {word} {done}", flush=True)
+    features = ROOT / "docs/features.md"
+    if features in pages:
+        for path in missing_paths(features):
+            failed += 1
+            print(f"{features}: names {path}, which is not there", file=sys.stderr)
     print(f"{passed} blocks passed, {failed} failed")
     return failed > 0
 
