@@ -1,11 +1,13 @@
-// trireme tokenizer: encode, decode, info.
+// trireme tokenizer: train, encode, decode, info.
 
 #include "trireme/text/tokenizer.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -15,12 +17,19 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
+#include "trireme/text/bpe_trainer.h"
 
 namespace trireme::tools {
 namespace {
 
 using base::Json;
 using text::Tokenizer;
+
+struct TrainFlags {
+  std::string type = "bpe", out;
+  std::vector<std::string> files;
+  text::BpeTrainOptions options;
+};
 
 struct TokenizerFlags {
   std::string tokenizer, text, file;
@@ -47,6 +56,46 @@ void for_each_line(const std::string& file, const Use& use) {
   std::istream& in = file.empty() ? std::cin : opened;
   for (std::string line; std::getline(in, line);) use(line);
   if (in.bad()) throw base::IoError(file.empty() ? "standard input" : file, errno, "reading");
+}
+
+// One line on a terminal that is written over, at most ten times a second; nothing elsewhere.
+class ProgressLine {
+ public:
+  void operator()(const char* doing, int64_t done, int64_t total) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!terminal_ || now - shown_ < std::chrono::milliseconds(100)) return;
+    shown_ = now;
+    fmt::print(stderr, "\r\033[K{} {:.0f}%", doing,
+               100.0 * static_cast<double>(done) / static_cast<double>(total));
+    std::fflush(stderr);
+  }
+  ~ProgressLine() {
+    if (terminal_) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  bool terminal_ = ::isatty(STDERR_FILENO);
+  std::chrono::steady_clock::time_point shown_;
+};
+
+void train(TrainFlags& flags) {
+  if (flags.type != "bpe") {
+    throw base::ConfigError(
+        fmt::format("--type {}: only bpe (byte-level) can be trained", flags.type));
+  }
+  std::unique_ptr<Tokenizer> tokenizer;
+  {
+    ProgressLine line;
+    flags.options.progress = std::ref(line);
+    tokenizer = text::train_bpe(flags.files, flags.options);
+  }
+  tokenizer->save(flags.out);
+  if (tokenizer->vocab_size() < flags.options.vocab_size) {
+    fmt::print(stderr,
+               "trireme: warning: the files hold no more pairs to merge: {} tokens instead of {}\n",
+               tokenizer->vocab_size(), flags.options.vocab_size);
+  }
+  print(fmt::format("{}: byte-level bpe, {} tokens\n", flags.out, tokenizer->vocab_size()));
 }
 
 void encode(const TokenizerFlags& flags, bool text_given) {
@@ -137,6 +186,29 @@ void add_tokenizer(CLI::App& program) {
   auto flags = std::make_shared<TokenizerFlags>();
   CLI::App& tokenizer = *program.add_subcommand("tokenizer", "train and use a tokenizer");
   tokenizer.require_subcommand(1);
+
+  auto training = std::make_shared<TrainFlags>();
+  CLI::App& train_command = *tokenizer.add_subcommand("train", "learn a tokenizer from text files");
+  train_command.add_option("--type", training->type, "bpe: byte-level byte-pair encoding")
+      ->capture_default_str();
+  train_command
+      .add_option("--vocab-size", training->options.vocab_size,
+                  "tokens, special tokens and the 256 bytes included")
+      ->required();
+  train_command.add_option("--out", training->out, "folder to write")->required();
+  train_command
+      .add_option("--special-token", training->options.special_tokens,
+                  "a special token; may be repeated, the first ends documents")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->capture_default_str();
+  train_command.add_option("--min-frequency", training->options.min_frequency,
+                           "merge only pairs seen at least so often");
+  train_command.add_flag("--add-prefix-space", training->options.add_prefix_space,
+                         "treat the first word of a text like the others");
+  train_command.add_option("--threads", training->options.threads, "default: all cores");
+  train_command.add_option("files", training->files, "text files")->required();
+  train_command.callback([training] { train(*training); });
 
   CLI::App& encode_command = *tokenizer.add_subcommand("encode", "text to token ids");
   add_tokenizer_flag(encode_command, *flags);
