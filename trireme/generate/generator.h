@@ -1,0 +1,31 @@
+#pragma once
+// Generator: continues prompts with a model on any tensor x pipeline layout, keys and values cached. The last stage
+// chooses each token and tells the others.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/generate/sampling.h"
+#include "trireme/nn/builder.h"
+
+namespace trireme::generate {
+
+struct Request {
+  std::vector<std::vector<int64_t>> prompts;  // ids
+  int64_t max_new_tokens = 32;
+  std::optional<int64_t> end_token = {};  // stops a sequence; kept as its last id
+  Sampling sampling = {};
+};
+
+struct Continuation {
+  std::vector<int64_t> new_ids;
+  std::string finish_reason;  // "stop": the end token; "length"
+};
+
+/// Collective over the mesh; every rank returns the same. ConfigError for an empty prompt, an id outside the
+/// vocabulary, or a length that exceeds the model's positions. The model needs no gradients.
+std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request);
+
+}  // namespace trireme::generate
