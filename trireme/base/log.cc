@@ -33,6 +33,15 @@ void Logger::write(LogLevel level, std::string_view line) {
                                        : fmt::format("[{}] {}{}\n", prefix_, label, line);
     std::fwrite(text.data(), 1, text.size(), stderr);
   }
+  append_to_file(label, line);
+}
+
+void Logger::write_file(std::string_view line) {
+  std::lock_guard lock(mutex_);
+  append_to_file("", line);
+}
+
+void Logger::append_to_file(std::string_view label, std::string_view line) {
   if (!file_) return;
   std::time_t now = std::time(nullptr);
   std::tm local{};

@@ -22,6 +22,8 @@ class Logger {
   /// Also appends every line, with its time, to `path`.
   void open_file(const std::string& path);
   void write(LogLevel level, std::string_view line);
+  /// Only to the file: what stderr shows in another form.
+  void write_file(std::string_view line);
 
   template <class... A>
   void info(fmt::format_string<A...> f, A&&... a) {
@@ -37,6 +39,7 @@ class Logger {
   }
 
  private:
+  void append_to_file(std::string_view label, std::string_view line);
   std::string prefix_;
   LogLevel stderr_level_;
   std::mutex mutex_;

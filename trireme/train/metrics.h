@@ -1,0 +1,66 @@
+#pragma once
+// Metrics: the numbers of a run, a JSON line a step in metrics.jsonl and TensorBoard scalars beside
+// it. One rank (the one that holds the loss) owns the writer; nothing here knows a tensor.
+//
+// Steps in metrics.jsonl are unique: a run that resumes at step n first drops the lines of later
+// steps, which an interrupted run had written beyond its last checkpoint.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "trireme/formats/tfevents.h"
+
+namespace trireme::train {
+
+/// A training step. Written in this order; absent values are null, a value that is no number is
+/// "nan" or "inf".
+struct StepMetrics {
+  int64_t step = 0;  // counted from 1: steps done
+  double loss = 0;   // mean over the counted tokens of the global batch
+  double lr = 0;
+  double grad_norm = 0;                   // before clipping
+  std::optional<double> loss_scale = {};  // fp16 only
+  int64_t tokens = 0, samples = 0;        // consumed since the run began
+  double step_seconds = 0, tokens_per_second = 0;
+  std::optional<double> model_flops_utilization = {};
+  int64_t memory = 0;  // largest peak of live bytes of a rank
+};
+
+/// An evaluation after a step.
+struct EvalMetrics {
+  int64_t step = 0;
+  double eval_loss = 0;
+  int64_t tokens = 0;  // counted in the loss
+  double seconds = 0;
+};
+
+/// One line of JSON without its line end. Doubles have the shortest digits that read back as the
+/// same double.
+std::string to_json_line(const StepMetrics& metrics);
+std::string to_json_line(const EvalMetrics& metrics);
+
+class MetricsWriter {
+ public:
+  /// Opens `directory`/metrics.jsonl to append after the lines of steps up to `resumed_step` (0: a
+  /// new run, no line stays). FormatError when an older line cannot be read; a last line cut off by
+  /// a crash is dropped.
+  explicit MetricsWriter(const std::string& directory, int64_t resumed_step = 0);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  /// Handed to the operating system before it returns, so that a killed process loses no line.
+  void write(const StepMetrics& metrics);
+  void write(const EvalMetrics& metrics);
+
+ private:
+  void append(std::string line);
+  std::string path_;
+  int fd_ = -1;
+  formats::EventWriter events_;
+};
+
+}  // namespace trireme::train
