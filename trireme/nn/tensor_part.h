@@ -1,10 +1,11 @@
 #pragma once
-// TensorPart: what one rank holds of a named logical tensor. Checkpoints are made of these: parameters, and what
-// the optimizer keeps for each (`<parameter>.exp_avg`), are all described alike, so that any layout can be saved
-// and loaded into any other.
+// TensorPart: what one rank holds of a named logical tensor. Checkpoints are made of these:
+// parameters, and what the optimizer keeps for each (`<parameter>.exp_avg`), are all described
+// alike, so that any layout can be saved and loaded into any other.
 //
-// The rank holds the elements [flat.begin, flat.end) of its local slice (all of them unless ZeRO splits the slice
-// over dp). Over a job, the parts with `owner` set cover each element of the tensor exactly once.
+// The rank holds the elements [flat.begin, flat.end) of its local slice (all of them unless ZeRO
+// splits the slice over dp). Over a job, the parts with `owner` set cover each element of the
+// tensor exactly once.
 
 #include <ATen/core/Tensor.h>
 

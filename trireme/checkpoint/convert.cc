@@ -1,0 +1,209 @@
+#include "trireme/checkpoint/convert.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+
+#include "trireme/base/error.h"
+#include "trireme/base/hash.h"
+#include "trireme/checkpoint/folder.h"
+#include "trireme/checkpoint/save.h"
+#include "trireme/dist/redistribute.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using formats::SafetensorsWriter;
+using formats::TensorEntry;
+
+/// Runs `write` on a temporary folder that becomes `destination` when it succeeds.
+void build_folder(std::string destination, const std::function<void(const std::string&)>& write) {
+  while (destination.size() > 1 && destination.back() == '/') destination.pop_back();
+  if (fs::exists(destination)) {
+    throw base::ConfigError(fmt::format(
+        "{} exists already; give a destination that does not, or remove it", destination));
+  }
+  std::string folder = begin_folder(destination);
+  try {
+    write(folder);
+    commit_folder(folder, destination);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+    throw;
+  }
+}
+
+base::DType stored_dtype(const LogicalTensor& tensor, const ConvertOptions& options) {
+  bool convert = options.dtype && !tensor.optimizer && base::is_floating(tensor.dtype);
+  return convert ? *options.dtype : tensor.dtype;
+}
+
+/// Entries of the tensors of one kind, in the order in which files hold them.
+std::vector<TensorEntry> entries_of(const Checkpoint& source, bool optimizer,
+                                    const ConvertOptions& options) {
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (tensor.optimizer == optimizer)
+      entries.push_back({name, stored_dtype(tensor, options), tensor.shape});
+  }
+  std::sort(entries.begin(), entries.end(), formats::written_before);
+  return entries;
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+Manifest manifest_for(const Checkpoint& source) {
+  Manifest manifest = source.manifest().value_or(Manifest{});
+  manifest.model_config = source.model_config();
+  manifest.checksums.clear();
+  manifest.index_checksum = 0;
+  return manifest;
+}
+
+/// The parameter that an optimizer tensor belongs to, by the longest name that it extends.
+const layout::ParamSpec* spec_of(const std::string& name,
+                                 const std::map<std::string, const layout::ParamSpec*>& specs) {
+  for (size_t end = name.size(); end != std::string::npos && end > 0;
+       end = name.rfind('.', end - 1)) {
+    auto found = specs.find(name.substr(0, end));
+    if (found != specs.end()) return found->second;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
+                      const ConvertOptions& options) {
+  bool with_optimizer = options.keep_optimizer && source.manifest() && source.has_optimizer();
+  int64_t count = 0;
+  build_folder(destination, [&](const std::string& folder) {
+    Manifest manifest = manifest_for(source);
+    manifest.merged = true;
+    for (bool optimizer : {false, true}) {
+      if (optimizer && !with_optimizer) continue;
+      std::string file = optimizer ? "optimizer.safetensors" : "model.safetensors";
+      SafetensorsWriter writer(folder + "/" + file, entries_of(source, optimizer, options),
+                               {{"format", "pt"}});
+      for (const TensorEntry& entry : writer.order()) {
+        at::Tensor tensor = source.read_whole(entry.name).to(dist::scalar_type(entry.dtype));
+        std::span<const std::byte> bytes = bytes_of(tensor);
+        writer.write(entry.name, bytes);
+        manifest.checksums[file][entry.name] = base::hash_bytes(bytes.data(), bytes.size());
+        ++count;
+      }
+      writer.close();
+    }
+    write_side_files(folder, manifest, nullptr, source.path());
+    if (!with_optimizer) fs::remove(folder + "/" + kManifestFile);
+  });
+  return count;
+}
+
+int64_t convert_to_split(const Checkpoint& source, const std::string& destination,
+                         const layout::ModelDescription& description, const layout::Mesh& mesh,
+                         const ConvertOptions& options) {
+  int64_t count = 0;
+  build_folder(destination, [&](const std::string& folder) {
+    Manifest manifest = manifest_for(source);
+    manifest.merged = false;
+    manifest.mesh = mesh;
+    manifest.description = retarget(description, mesh);
+    std::map<std::string, const layout::ParamSpec*> specs;
+    for (const layout::ParamSpec& spec : manifest.description.parameters) specs[spec.name] = &spec;
+    auto slice_of = [&](const std::string& name, const layout::Shape& shape,
+                        const layout::Coord& coord) {
+      const layout::ParamSpec* spec = spec_of(name, specs);
+      if (!spec)
+        throw base::FormatError(fmt::format(
+            "{}: tensor \"{}\" belongs to no parameter of the model", source.path(), name));
+      layout::Slice slice;
+      if (spec->shape == shape) {
+        if (layout::is_owner(*spec, coord)) slice = layout::local_slice(*spec, mesh, coord);
+      } else if (coord == layout::Coord{.pp = spec->layout.stages.front()}) {
+        slice = layout::whole(shape);
+      }
+      return slice;  // no dimension where the rank does not write the tensor
+    };
+    Index index;
+    for (bool optimizer : {false, true}) {
+      std::vector<TensorEntry> entries = entries_of(source, optimizer, options);
+      std::vector<std::vector<TensorEntry>> held(static_cast<size_t>(mesh.size()));
+      for (const TensorEntry& entry : entries) {
+        LogicalTensor& tensor = index[entry.name];
+        tensor = {entry.dtype, entry.shape, optimizer, {}};
+        for (int rank = 0; rank < mesh.size(); ++rank) {
+          layout::Slice slice = slice_of(entry.name, entry.shape, mesh.coord(rank));
+          if (slice.dims.empty() != entry.shape.empty() || (slice.dims.empty() && rank != 0))
+            continue;
+          if (slice.count() == 0 && layout::element_count(entry.shape) > 0) continue;
+          tensor.parts.push_back({rank_file(optimizer, rank), slice, {0, slice.count()}});
+          held[static_cast<size_t>(rank)].push_back({entry.name, entry.dtype, slice.shape()});
+        }
+      }
+      std::map<std::string, std::unique_ptr<SafetensorsWriter>> writers;
+      for (int rank = 0; rank < mesh.size(); ++rank) {
+        std::string file = rank_file(optimizer, rank);
+        auto& own = held[static_cast<size_t>(rank)];
+        if (own.empty()) continue;
+        writers[file] = std::make_unique<SafetensorsWriter>(
+            folder + "/" + file, std::move(own),
+            std::map<std::string, std::string>{{"format", "pt"}});
+      }
+      // Every file sorts its tensors alike, so one pass over all of them serves every writer in its
+      // order.
+      for (const TensorEntry& entry : entries) {
+        for (const StoredPart& part : index[entry.name].parts) {
+          at::Tensor data =
+              at::empty(part.slice.shape(), at::dtype(dist::scalar_type(entry.dtype)));
+          source.read({entry.name, entry.shape, part.slice, part.flat, data, true});
+          writers[part.file]->write(entry.name, bytes_of(data));
+          manifest.checksums[part.file][entry.name] =
+              base::hash_bytes(data.data_ptr(), data.nbytes());
+        }
+        ++count;
+      }
+      for (auto& [file, writer] : writers) writer->close();
+    }
+    write_side_files(folder, manifest, &index, source.path());
+  });
+  return count;
+}
+
+std::vector<TensorDifference> difference(const Checkpoint& a, const Checkpoint& b) {
+  bool optimizer = a.has_optimizer() && b.has_optimizer();
+  std::vector<TensorDifference> found;
+  for (const auto& [name, tensor] : b.tensors()) {
+    if ((optimizer || !tensor.optimizer) && !a.tensors().contains(name))
+      found.push_back({name, "only in B"});
+  }
+  for (const auto& [name, tensor] : a.tensors()) {
+    if (tensor.optimizer && !optimizer) continue;
+    auto other = b.tensors().find(name);
+    if (other == b.tensors().end()) {
+      found.push_back({name, "only in A"});
+    } else if (other->second.shape != tensor.shape) {
+      found.push_back({name, "shape"});
+    } else {
+      at::Tensor x = a.read_whole(name), y = b.read_whole(name);
+      if (x.scalar_type() == y.scalar_type() && at::equal(x, y)) continue;
+      x = x.to(at::kDouble).flatten(), y = y.to(at::kDouble).flatten();
+      at::Tensor same = x.eq(y).logical_or(x.isnan().logical_and(y.isnan()));
+      if (same.all().item<bool>()) continue;
+      at::Tensor apart = (x - y).abs().masked_fill(same, 0);
+      at::Tensor relative = (apart / at::maximum(x.abs(), y.abs())).masked_fill(same, 0);
+      found.push_back({name, "values", apart.max().item<double>(), relative.max().item<double>()});
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const TensorDifference& x, const TensorDifference& y) { return x.name < y.name; });
+  return found;
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,42 @@
+#pragma once
+// Conversions between checkpoint layouts, and comparisons, by one process and tensor by tensor:
+// memory for one tensor, no ranks, no model code. The destination appears whole or not at all.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/load.h"
+
+namespace trireme::checkpoint {
+
+struct ConvertOptions {
+  std::optional<base::DType> dtype;  // of floating parameters; nothing: as stored
+  bool keep_optimizer = true;        // where the destination can hold it
+};
+
+/// Writes a Hugging Face folder: config.json, model.safetensors, the tokenizer's files. With the
+/// optimizer (and a manifest in the source) it is a merged checkpoint from which training resumes.
+/// ConfigError when `destination` exists. Returns the number of tensors.
+int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
+                      const ConvertOptions& options);
+
+/// Writes a split checkpoint as a job on `mesh` would have, its optimizer tensors with it.
+/// `description` is the source's model on any mesh.
+int64_t convert_to_split(const Checkpoint& source, const std::string& destination,
+                         const layout::ModelDescription& description, const layout::Mesh& mesh,
+                         const ConvertOptions& options);
+
+struct TensorDifference {
+  std::string name;
+  std::string what;  // "values", "shape", "only in A", "only in B"
+  double max_abs = 0, max_rel = 0;
+};
+
+/// Tensors that differ, by name. Values are compared as numbers, whatever their types; a NaN equals
+/// a NaN. The relative difference is taken of the larger magnitude. Optimizer tensors count when
+/// both sides have them.
+std::vector<TensorDifference> difference(const Checkpoint& a, const Checkpoint& b);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,25 @@
+#pragma once
+// Hugging Face folders: how their tensor names map to the model's own, and which side files travel
+// with a checkpoint. config.json needs no map: the model tree's keys are Hugging Face's.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+
+namespace trireme::checkpoint {
+
+/// The model's name of a stored tensor, or nothing for a buffer that is no weight (GPT-2's
+/// attention masks). GPT-2's files come with and without the prefix "transformer.".
+std::optional<std::string> model_name(const base::Json& config, const std::string& stored);
+
+/// The parameter that a stored tensor only repeats, because the configuration ties them (GPT-2:
+/// lm_head.weight is transformer.wte.weight); empty for all others. `name` is the model's.
+std::string tied_to(const base::Json& config, const std::string& name);
+
+/// Copies the tokenizer's files (those of `from` that Hugging Face knows; or `from` itself when it
+/// is a file) into `folder`, durably. IoError when `from` does not exist.
+void copy_tokenizer(const std::string& from, const std::string& folder);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,83 @@
+#pragma once
+// Checkpoint: a saved model on disk as a set of named logical tensors, whatever holds them: a split
+// or merged checkpoint of trireme or a Hugging Face folder (single or sharded safetensors). A rank
+// reads just the byte ranges of its own slices, so any layout loads what any other has saved,
+// through one code path.
+//
+// Opening checks structure; reading checks the checksum of every stored part it touches. Nothing
+// here is collective.
+//
+//   Checkpoint checkpoint(path);
+//   load_parameters(checkpoint, nn::parts_of(store, coord), specs);
+//   load_optimizer(checkpoint, optimizer.parts());
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/index.h"
+#include "trireme/checkpoint/manifest.h"
+#include "trireme/formats/safetensors.h"
+#include "trireme/nn/tensor_part.h"
+
+namespace trireme::checkpoint {
+
+class Checkpoint {
+ public:
+  /// Opens a checkpoint folder, a folder of checkpoints or a run's folder (their latest), or a
+  /// Hugging Face folder. ConfigError when there is no checkpoint at `path`; FormatError for one
+  /// that is incomplete or damaged.
+  explicit Checkpoint(const std::string& path);
+
+  /// The folder that was opened.
+  const std::string& path() const { return path_; }
+  /// Nothing for a plain Hugging Face folder.
+  const std::optional<Manifest>& manifest() const { return manifest_; }
+  /// Hugging Face's config.json: the model's tree.
+  const base::Json& model_config() const { return model_config_; }
+  const Index& tensors() const { return index_; }
+  bool has_optimizer() const;
+
+  /// Fills part.data, converting between floating types. FormatError naming file and tensor: not
+  /// there, another shape, a type that does not convert, damaged bytes.
+  void read(const nn::TensorPart& part) const;
+  /// The whole tensor in its stored type.
+  at::Tensor read_whole(const std::string& name) const;
+  /// Checks every stored part against its checksum; returns how many there are.
+  int64_t verify() const;
+
+ private:
+  void open_split();
+  void open_whole(const std::string& stem, bool optimizer);
+  const formats::SafetensorsFile& file(const std::string& name) const;
+  std::span<const std::byte> bytes_of(const std::string& name, const LogicalTensor& tensor,
+                                      const StoredPart& part) const;
+  const LogicalTensor& find(const std::string& name) const;
+
+  std::string path_;
+  std::optional<Manifest> manifest_;
+  base::Json model_config_ = base::Json::object();
+  Index index_;
+  std::map<std::string, std::string>
+      stored_names_;  // where a Hugging Face file spells a name otherwise
+  mutable std::map<std::string, std::unique_ptr<formats::SafetensorsFile>> files_;
+  mutable std::map<std::string, std::map<std::string, bool>> checked_;
+};
+
+/// Fills this rank's parameters. `specs` are all parameters of the model (of every stage): a
+/// checkpoint that lacks one, holds another or one of another shape is refused, by every rank
+/// alike.
+void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
+                     const std::vector<layout::ParamSpec>& specs);
+
+/// Fills this rank's optimizer tensors. FormatError when the checkpoint holds none, lacks one, or
+/// holds a kind
+/// ("exp_avg") that this optimizer does not keep.
+void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts);
+
+}  // namespace trireme::checkpoint
