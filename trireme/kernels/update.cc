@@ -1,0 +1,195 @@
+#include "trireme/kernels/update.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/kernels/parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "trireme/kernels/update.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Calls body(i, vectors...) for whole vectors, then once more on padded copies of what is left, so that
+// the last elements see the same instructions as the others.
+template <class T, class Body>
+void for_each_vector(T* p, const T* g, T* a, T* b, int64_t count, const Body& body) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes)
+    body(p + i, g + i, a ? a + i : nullptr, b ? b + i : nullptr);
+  const int64_t rest = count - i;
+  if (rest == 0) return;
+  alignas(64) T copies[4][HWY_MAX_BYTES / sizeof(T)] = {};
+  T* const arrays[] = {p, const_cast<T*>(g), a, b};
+  for (int k = 0; k < 4; ++k)
+    if (arrays[k] != nullptr) std::copy_n(arrays[k] + i, rest, copies[k]);
+  body(copies[0], copies[1], a ? copies[2] : nullptr, b ? copies[3] : nullptr);
+  for (int k : {0, 2, 3})
+    if (arrays[k] != nullptr) std::copy_n(copies[k], rest, arrays[k] + i);
+}
+
+template <class T>
+void adamw_piece(const Piece& piece, const AdamW& rule, double grad_scale) {
+  const hn::ScalableTag<T> d;
+  const double correction1 = 1 - std::pow(rule.beta1, rule.step);
+  const double correction2 = 1 - std::pow(rule.beta2, rule.step);
+  const auto set = [&](double value) HWY_ATTR { return hn::Set(d, static_cast<T>(value)); };
+  const auto scale = set(grad_scale), decay = set(1 - rule.lr * piece.weight_decay);
+  const auto beta1 = set(rule.beta1), gain1 = set(1 - rule.beta1);
+  const auto beta2 = set(rule.beta2), gain2 = set(1 - rule.beta2);
+  const auto eps = set(rule.eps), root = set(1 / std::sqrt(correction2));
+  const auto rate = set(rule.lr / correction1);
+  for_each_vector(static_cast<T*>(piece.param), static_cast<const T*>(piece.grad),
+                  static_cast<T*>(piece.state[0]), static_cast<T*>(piece.state[1]), piece.count,
+                  [&](T* p, const T* g, T* a, T* b) HWY_ATTR {
+                    const auto grad = hn::Mul(hn::LoadU(d, g), scale);
+                    const auto m = hn::MulAdd(gain1, grad, hn::Mul(beta1, hn::LoadU(d, a)));
+                    const auto v =
+                        hn::MulAdd(gain2, hn::Mul(grad, grad), hn::Mul(beta2, hn::LoadU(d, b)));
+                    const auto step = hn::Div(m, hn::MulAdd(hn::Sqrt(v), root, eps));
+                    hn::StoreU(m, d, a);
+                    hn::StoreU(v, d, b);
+                    hn::StoreU(hn::NegMulAdd(rate, step, hn::Mul(hn::LoadU(d, p), decay)), d, p);
+                  });
+}
+
+template <class T>
+void sgd_piece(const Piece& piece, const Sgd& rule, double grad_scale) {
+  const hn::ScalableTag<T> d;
+  const auto scale = hn::Set(d, static_cast<T>(grad_scale));
+  const auto decay = hn::Set(d, static_cast<T>(piece.weight_decay));
+  const auto momentum = hn::Set(d, static_cast<T>(rule.momentum));
+  const auto rate = hn::Set(d, static_cast<T>(rule.lr));
+  for_each_vector(static_cast<T*>(piece.param), static_cast<const T*>(piece.grad),
+                  static_cast<T*>(piece.state[0]), static_cast<T*>(nullptr), piece.count,
+                  [&](T* p, const T* g, T* a, T*) HWY_ATTR {
+                    const auto param = hn::LoadU(d, p);
+                    auto step = hn::MulAdd(decay, param, hn::Mul(hn::LoadU(d, g), scale));
+                    if (a != nullptr) {
+                      step = hn::MulAdd(momentum, hn::LoadU(d, a), step);
+                      hn::StoreU(step, d, a);
+                    }
+                    hn::StoreU(hn::NegMulAdd(rate, step, param), d, p);
+                  });
+}
+
+template <class T>
+NormTerms norm_piece(const Piece& piece) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<T, decltype(d)> narrow;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const T* g = static_cast<const T*>(piece.grad);
+  auto absolute = hn::Zero(d), squares = hn::Zero(d), largest = hn::Zero(d);
+  const auto add = [&](const T* from) HWY_ATTR {
+    hn::VFromD<decltype(d)> x;
+    if constexpr (sizeof(T) == sizeof(double))
+      x = hn::LoadU(d, from);
+    else
+      x = hn::PromoteTo(d, hn::LoadU(narrow, from));
+    const auto magnitude = hn::Abs(x);
+    absolute = hn::Add(absolute, magnitude);
+    squares = hn::MulAdd(x, x, squares);
+    largest = hn::Max(largest, magnitude);
+  };
+  int64_t i = 0;
+  for (; i + lanes <= piece.count; i += lanes) add(g + i);
+  if (i < piece.count) {
+    alignas(64) T rest[HWY_MAX_BYTES / sizeof(double)] = {};
+    std::copy_n(g + i, piece.count - i, rest);
+    add(rest);
+  }
+  return {hn::GetLane(hn::SumOfLanes(d, absolute)), hn::GetLane(hn::SumOfLanes(d, squares)),
+          hn::GetLane(hn::MaxOfLanes(d, largest))};
+}
+
+void adamw_of(at::ScalarType type, const Piece& piece, const AdamW& rule, double grad_scale) {
+  type == at::kDouble ? adamw_piece<double>(piece, rule, grad_scale)
+                      : adamw_piece<float>(piece, rule, grad_scale);
+}
+void sgd_of(at::ScalarType type, const Piece& piece, const Sgd& rule, double grad_scale) {
+  type == at::kDouble ? sgd_piece<double>(piece, rule, grad_scale)
+                      : sgd_piece<float>(piece, rule, grad_scale);
+}
+NormTerms norm_of(at::ScalarType type, const Piece& piece) {
+  return type == at::kDouble ? norm_piece<double>(piece) : norm_piece<float>(piece);
+}
+
+}  // namespace trireme::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::kernels {
+namespace {
+
+constexpr int64_t kBlock = 16384;  // elements: what a thread works on before it takes the next
+
+// The pieces cut into blocks; where blocks begin does not depend on the number of threads.
+std::vector<Piece> cut(std::span<const Piece> pieces, at::ScalarType type) {
+  base::check(type == at::kFloat || type == at::kDouble,
+              "updates run in fp32 or fp64, given {}", c10::toString(type));
+  const int64_t size = static_cast<int64_t>(c10::elementSize(type));
+  auto advance = [&](auto* address, int64_t elements) -> decltype(address) {
+    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(address)>>,
+                                    const char, char>;
+    return address ? static_cast<Byte*>(address) + elements * size : nullptr;
+  };
+  std::vector<Piece> blocks;
+  for (const Piece& piece : pieces)
+    for (int64_t begin = 0; begin < piece.count; begin += kBlock)
+      blocks.push_back({.param = advance(piece.param, begin),
+                        .grad = advance(piece.grad, begin),
+                        .state = {advance(piece.state[0], begin), advance(piece.state[1], begin)},
+                        .count = std::min(kBlock, piece.count - begin),
+                        .weight_decay = piece.weight_decay});
+  return blocks;
+}
+
+void for_each_block(const std::vector<Piece>& blocks, c10::function_ref<void(size_t)> body) {
+  parallel_for(static_cast<int64_t>(blocks.size()), 2, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(static_cast<size_t>(i));
+  });
+}
+
+}  // namespace
+
+HWY_EXPORT(adamw_of);
+HWY_EXPORT(sgd_of);
+HWY_EXPORT(norm_of);
+
+void adamw(std::span<const Piece> pieces, at::ScalarType type, const AdamW& rule,
+           double grad_scale) {
+  const auto blocks = cut(pieces, type);
+  const auto kernel = HWY_DYNAMIC_DISPATCH(adamw_of);
+  for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
+}
+
+void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale) {
+  const auto blocks = cut(pieces, type);
+  const auto kernel = HWY_DYNAMIC_DISPATCH(sgd_of);
+  for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
+}
+
+NormTerms norm_terms(std::span<const Piece> pieces, at::ScalarType type) {
+  const auto blocks = cut(pieces, type);
+  const auto kernel = HWY_DYNAMIC_DISPATCH(norm_of);
+  std::vector<NormTerms> terms(blocks.size());
+  for_each_block(blocks, [&](size_t i) { terms[i] = kernel(type, blocks[i]); });
+  NormTerms total;
+  for (const NormTerms& term : terms) {
+    total.absolute += term.absolute;
+    total.squares += term.squares;
+    total.largest = std::max(total.largest, term.largest);
+  }
+  return total;
+}
+
+}  // namespace trireme::kernels
+#endif
