@@ -1,0 +1,64 @@
+#pragma once
+// ShardedOptimizer: what happens to the parameters of this rank between two steps of a run: gradients are made whole
+// (GradSync), measured and clipped, parameters are updated, and with ZeRO 1 each data rank updates the shard of every
+// bucket whose optimizer state it holds and gathers the rest. ZeRO 0 and 1 give the same bits.
+//
+//   optimizer.sync().begin(micro_batches);  ...backward...;  StepReport report = optimizer.step(lr);
+
+#include <memory>
+
+#include "trireme/optim/clip.h"
+#include "trireme/optim/grad_sync.h"
+#include "trireme/optim/optimizers.h"
+
+namespace trireme::optim {
+
+struct StepReport {
+  double grad_norm = 0;    // before clipping
+  double clip_factor = 1;  // what gradients were multiplied by
+};
+
+/// This rank's part of one state tensor of one parameter, for checkpoints.
+struct StatePart {
+  std::string name;         // "<param>.exp_avg"
+  const nn::Param* param;   // whose shape and slice it has
+  layout::Range flat;       // elements of the parameter's local slice, row-major
+  at::Tensor data;          // a view of them, to read or to fill
+  bool owner;               // of the ranks that hold these elements, the one that writes them
+};
+
+class ShardedOptimizer {
+ public:
+  /// Collective over the world. `mesh` and `store` (materialized with gradients, fp32 or fp64) outlive it.
+  ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
+                   const config::Optim& options, int zero_stage);
+
+  GradSync& sync() { return sync_; }
+  /// Finishes the sync and takes one step; gradients stay as they were synchronised. Collective over the world.
+  StepReport step(double lr);
+
+  /// Steps taken: the only state that is no tensor.
+  int64_t steps_taken() const { return steps_; }
+  void set_steps_taken(int64_t steps) { steps_ = steps; }
+  /// Views of the state that this rank holds, by parameter's name. Local.
+  std::vector<StatePart> state() const;
+
+ private:
+  struct BucketState {
+    nn::Bucket* bucket;
+    layout::Range range;             // of the flat buffers: what this rank steps
+    std::vector<at::Tensor> states;  // flat, of that range
+    std::vector<Segment> segments;
+  };
+
+  const dist::DeviceMesh* mesh_;
+  config::Optim options_;
+  bool sharded_;
+  GradSync sync_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<BucketState> buckets_;
+  std::vector<Segment> counted_;  // for the norm
+  int64_t steps_ = 0;
+};
+
+}  // namespace trireme::optim
