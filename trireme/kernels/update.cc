@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Calls body(i, vectors...) for whole vectors, then once more on padded copies of what is left, so that
-// the last elements see the same instructions as the others.
+// Calls body(i, vectors...) for whole vectors, then once more on padded copies of what is left, so
+// that the last elements see the same instructions as the others.
 template <class T, class Body>
 void for_each_vector(T* p, const T* g, T* a, T* b, int64_t count, const Body& body) {
   const hn::ScalableTag<T> d;
@@ -133,8 +133,8 @@ constexpr int64_t kBlock = 16384;  // elements: what a thread works on before it
 
 // The pieces cut into blocks; where blocks begin does not depend on the number of threads.
 std::vector<Piece> cut(std::span<const Piece> pieces, at::ScalarType type) {
-  base::check(type == at::kFloat || type == at::kDouble,
-              "updates run in fp32 or fp64, given {}", c10::toString(type));
+  base::check(type == at::kFloat || type == at::kDouble, "updates run in fp32 or fp64, given {}",
+              c10::toString(type));
   const int64_t size = static_cast<int64_t>(c10::elementSize(type));
   auto advance = [&](auto* address, int64_t elements) -> decltype(address) {
     using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(address)>>,

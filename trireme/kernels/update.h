@@ -1,7 +1,7 @@
 #pragma once
-// Element-wise optimizer updates and gradient norms on flat memory, vectorised with run-time dispatch.
-// One pass reads and writes each array once. What happens to an element does not depend on where it
-// lies in its piece, so a parameter that is cut into shards takes the very same bits.
+// Element-wise optimizer updates and gradient norms on flat memory, vectorised with run-time
+// dispatch. One pass reads and writes each array once. What happens to an element does not depend
+// on where it lies in its piece, so a parameter that is cut into shards takes the very same bits.
 
 #include <c10/core/ScalarType.h>
 

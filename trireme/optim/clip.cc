@@ -55,13 +55,19 @@ double total_norm(std::span<const Segment> counted, double type, const comm::Com
     terms.squares += part.squares;
     terms.largest = std::max(terms.largest, part.largest);
   }
-  double exchanged[2] = {type == 1 ? terms.absolute : type == 2 ? terms.squares : terms.largest,
+  double exchanged[2] = {type == 1   ? terms.absolute
+                         : type == 2 ? terms.squares
+                                     : terms.largest,
                          std::isfinite(terms.absolute) ? 0.0 : 1.0};
   if (exchanged[1] != 0) exchanged[0] = 0;  // the flag speaks; a maximum may lose a NaN
-  world.all_reduce(exchanged, 2, base::DType::f64, type == kInfinity ? comm::Reduce::max : comm::Reduce::sum).wait();
+  world
+      .all_reduce(exchanged, 2, base::DType::f64,
+                  type == kInfinity ? comm::Reduce::max : comm::Reduce::sum)
+      .wait();
   if (exchanged[1] != 0) {
     throw base::ConfigError(
-        fmt::format("the gradient of {} is not finite (infinity or NaN), so the step was not taken; lower the learning "
+        fmt::format("the gradient of {} is not finite (infinity or NaN), so the step was not "
+                    "taken; lower the learning "
                     "rate, warm up longer or clip gradients, or resume from an earlier checkpoint",
                     first_bad_name(counted, world)));
   }

@@ -1,6 +1,6 @@
 #pragma once
-// The norm of all gradients together and the factor that keeps it in bounds. Every distinct element counts once,
-// on one rank, whatever the layout: see counts_for_norm.
+// The norm of all gradients together and the factor that keeps it in bounds. Every distinct element
+// counts once, on one rank, whatever the layout: see counts_for_norm.
 
 #include <optional>
 #include <span>
@@ -11,13 +11,13 @@
 
 namespace trireme::optim {
 
-/// Do this rank's elements of a parameter count (those in its data shard)? On tensor ranks where the parameter
-/// is not split, and among the holders of a tie, the first one's do.
+/// Do this rank's elements of a parameter count (those in its data shard)? On tensor ranks where
+/// the parameter is not split, and among the holders of a tie, the first one's do.
 bool counts_for_norm(const layout::ParamSpec& spec, const layout::Coord& coord);
 
-/// The norm of kind `type` (1, 2 or infinity) over the elements that every rank passes. Sums run in double.
-/// Collective over the world: one all-reduce of two numbers. ConfigError for another type, and on every rank
-/// where a gradient is not finite, with the name of the first such parameter.
+/// The norm of kind `type` (1, 2 or infinity) over the elements that every rank passes. Sums run in
+/// double. Collective over the world: one all-reduce of two numbers. ConfigError for another type,
+/// and on every rank where a gradient is not finite, with the name of the first such parameter.
 double total_norm(std::span<const Segment> counted, double type, const comm::Comm& world);
 
 /// min(1, max_norm / (norm + 1e-6)), as PyTorch clips; 1 without a bound.

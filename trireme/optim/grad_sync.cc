@@ -13,15 +13,18 @@ namespace trireme::optim {
 
 using layout::Axis;
 
-GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store, int zero_stage)
+GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
+                   int zero_stage)
     : mesh_(&mesh), scatter_(zero_stage >= 1) {
   if (zero_stage < 0 || zero_stage > 1)
-    throw base::ConfigError(fmt::format("zero_optimization.stage {} is not available; use 0 or 1", zero_stage));
+    throw base::ConfigError(
+        fmt::format("zero_optimization.stage {} is not available; use 0 or 1", zero_stage));
   // Ranks that share several groups must make them in one order: by stages, then by axis.
   std::map<std::pair<std::vector<int>, bool>, comm::Comm> groups;
   for (const nn::Bucket& bucket : store.buckets()) {
     for (const nn::Param* param : bucket.params)
-      base::check(!param->spec.layout.dp.is_split(), "{} is split over data ranks, which has no gradient exchange yet",
+      base::check(!param->spec.layout.dp.is_split(),
+                  "{} is split over data ranks, which has no gradient exchange yet",
                   param->spec.name);
     groups.try_emplace({bucket.stages, bucket.replicated_on_tp});
   }
@@ -30,15 +33,19 @@ GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamSt
     std::vector<int> ranks;
     for (int stage : stages)
       for (int t = 0; t < (over_tp ? mesh.mesh.size(Axis::tp) : 1); ++t)
-        ranks.push_back(mesh.mesh.rank({.pp = stage, .dp = mesh.coord.dp, .tp = over_tp ? t : mesh.coord.tp}));
+        ranks.push_back(
+            mesh.mesh.rank({.pp = stage, .dp = mesh.coord.dp, .tp = over_tp ? t : mesh.coord.tp}));
     if (stages.size() == 1 && over_tp)
       group = mesh.tp;
     else
-      group = world.comm(ranks, fmt::format("tie of stages {}{} of rank {}", fmt::join(stages, ", "),
-                                            over_tp ? " and tensor ranks" : "", ranks.front()));
+      group =
+          world.comm(ranks, fmt::format("tie of stages {}{} of rank {}", fmt::join(stages, ", "),
+                                        over_tp ? " and tensor ranks" : "", ranks.front()));
   }
   for (nn::Bucket& bucket : store.buckets())
-    exchanges_.push_back({.bucket = &bucket, .first = groups.at({bucket.stages, bucket.replicated_on_tp}), .work = {}});
+    exchanges_.push_back({.bucket = &bucket,
+                          .first = groups.at({bucket.stages, bucket.replicated_on_tp}),
+                          .work = {}});
 }
 
 layout::Range GradSync::shard(const nn::Bucket& bucket) const {
@@ -52,7 +59,8 @@ void GradSync::begin(int64_t micro_batches) {
 
 void GradSync::start_first(Exchange& exchange) {
   at::Tensor& grad = exchange.bucket->grad;
-  exchange.work = exchange.first.all_reduce(grad.mutable_data_ptr(), grad.numel(), dist::dtype_of(grad));
+  exchange.work =
+      exchange.first.all_reduce(grad.mutable_data_ptr(), grad.numel(), dist::dtype_of(grad));
   exchange.phase = Phase::first_sum;
 }
 
@@ -62,8 +70,9 @@ void GradSync::start_data(Exchange& exchange) {
   if (scatter_) {
     auto* flat = static_cast<std::byte*>(grad.mutable_data_ptr());
     const auto counts = layout::split_sizes(grad.numel(), dp.size());
-    exchange.work = dp.reduce_scatter(flat, flat + shard(*exchange.bucket).begin * grad.element_size(), counts,
-                                      dist::dtype_of(grad));
+    exchange.work =
+        dp.reduce_scatter(flat, flat + shard(*exchange.bucket).begin * grad.element_size(), counts,
+                          dist::dtype_of(grad));
   } else {
     exchange.work = dp.all_reduce(grad.mutable_data_ptr(), grad.numel(), dist::dtype_of(grad));
   }
@@ -85,7 +94,8 @@ void GradSync::landed() {
 
 void GradSync::finish() {
   for (Exchange& exchange : exchanges_)
-    if (exchange.phase == Phase::waiting && exchange.bucket->stages.size() == 1 && exchange.first.size() > 1)
+    if (exchange.phase == Phase::waiting && exchange.bucket->stages.size() == 1 &&
+        exchange.first.size() > 1)
       start_first(exchange);
   // Ties in one order on all their holders.
   std::vector<Exchange*> ties;

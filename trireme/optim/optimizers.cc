@@ -17,21 +17,30 @@ std::vector<kernels::Piece> pieces_of(std::span<const Segment> segments) {
   return pieces;
 }
 
-at::ScalarType type_of(std::span<const Segment> segments) { return segments.front().data.scalar_type(); }
+at::ScalarType type_of(std::span<const Segment> segments) {
+  return segments.front().data.scalar_type();
+}
 
 class AdamW final : public Optimizer {
  public:
   explicit AdamW(const config::Optim& options) : options_(options) {
     const auto& betas = options.betas;
     if (betas.size() != 2 || !(betas[0] >= 0 && betas[0] < 1) || !(betas[1] >= 0 && betas[1] < 1))
-      throw base::ConfigError(fmt::format("optim.betas must be two numbers in [0, 1), given [{}]", fmt::join(betas, ", ")));
-    if (!(options.eps >= 0)) throw base::ConfigError(fmt::format("optim.eps is {}; it must be 0 or more", options.eps));
+      throw base::ConfigError(fmt::format("optim.betas must be two numbers in [0, 1), given [{}]",
+                                          fmt::join(betas, ", ")));
+    if (!(options.eps >= 0))
+      throw base::ConfigError(fmt::format("optim.eps is {}; it must be 0 or more", options.eps));
   }
   const std::vector<std::string>& state_names() const override { return names_; }
-  void step(std::span<const Segment> segments, double lr, int64_t step, double grad_scale) const override {
+  void step(std::span<const Segment> segments, double lr, int64_t step,
+            double grad_scale) const override {
     if (segments.empty()) return;
     kernels::adamw(pieces_of(segments), type_of(segments),
-                   {.lr = lr, .beta1 = options_.betas[0], .beta2 = options_.betas[1], .eps = options_.eps, .step = step},
+                   {.lr = lr,
+                    .beta1 = options_.betas[0],
+                    .beta2 = options_.betas[1],
+                    .eps = options_.eps,
+                    .step = step},
                    grad_scale);
   }
 
@@ -48,9 +57,11 @@ class Sgd final : public Optimizer {
     if (momentum_ > 0) names_.push_back("momentum_buffer");
   }
   const std::vector<std::string>& state_names() const override { return names_; }
-  void step(std::span<const Segment> segments, double lr, int64_t, double grad_scale) const override {
+  void step(std::span<const Segment> segments, double lr, int64_t,
+            double grad_scale) const override {
     if (segments.empty()) return;
-    kernels::sgd(pieces_of(segments), type_of(segments), {.lr = lr, .momentum = momentum_}, grad_scale);
+    kernels::sgd(pieces_of(segments), type_of(segments), {.lr = lr, .momentum = momentum_},
+                 grad_scale);
   }
 
  private:
@@ -72,7 +83,8 @@ kernels::Piece Segment::piece() const {
 std::unique_ptr<Optimizer> make_optimizer(const config::Optim& options) {
   if (options.name == "adamw") return std::make_unique<AdamW>(options);
   if (options.name == "sgd") return std::make_unique<Sgd>(options);
-  throw base::ConfigError(fmt::format("optim.name '{}' is unknown; use adamw or sgd", options.name));
+  throw base::ConfigError(
+      fmt::format("optim.name '{}' is unknown; use adamw or sgd", options.name));
 }
 
 double weight_decay_of(const std::string& parameter, const config::Optim& options) {
@@ -81,7 +93,8 @@ double weight_decay_of(const std::string& parameter, const config::Optim& option
   std::string module = last == std::string::npos ? "" : parameter.substr(0, last);
   module = module.substr(module.rfind('.') + 1);  // npos + 1 is 0: the whole
   std::ranges::transform(module, module.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (module.starts_with("ln_") || module.find("norm") != std::string::npos) return options.weight_decay_norm;
+  if (module.starts_with("ln_") || module.find("norm") != std::string::npos)
+    return options.weight_decay_norm;
   return own == "bias" ? options.weight_decay_bias : options.weight_decay;
 }
 

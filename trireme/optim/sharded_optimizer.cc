@@ -20,12 +20,15 @@ layout::Range place(const nn::Bucket& bucket, size_t index) {
   return {begin, begin + bucket.params[index]->slice.count()};
 }
 
-layout::Range shifted(layout::Range range, int64_t by) { return {range.begin - by, range.end - by}; }
+layout::Range shifted(layout::Range range, int64_t by) {
+  return {range.begin - by, range.end - by};
+}
 
 }  // namespace
 
-ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
-                                   const config::Optim& options, int zero_stage)
+ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh,
+                                   nn::ParamStore& store, const config::Optim& options,
+                                   int zero_stage)
     : mesh_(&mesh),
       options_(options),
       sharded_(zero_stage >= 1),
@@ -40,13 +43,13 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
     entry.range = sharded_ ? sync_.shard(bucket) : layout::Range{0, size};
     for (size_t s = 0; s < optimizer_->state_names().size(); ++s)
       entry.states.push_back(at::zeros({entry.range.size()}, bucket.data.options()));
-    // Segments end where shards do, with ZeRO 0 too: data ranks share the work of the norm, and its sums do not
-    // depend on the ZeRO stage.
+    // Segments end where shards do, with ZeRO 0 too: data ranks share the work of the norm, and its
+    // sums do not depend on the ZeRO stage.
     for (size_t i = 0; i < bucket.params.size(); ++i) {
       const nn::Param* param = bucket.params[i];
       for (int r = 0; r < mesh.dp.size(); ++r) {
-        const layout::Range flat =
-            intersect(intersect(place(bucket, i), layout::split_range(size, mesh.dp.size(), r)), entry.range);
+        const layout::Range flat = intersect(
+            intersect(place(bucket, i), layout::split_range(size, mesh.dp.size(), r)), entry.range);
         if (flat.size() == 0) continue;
         Segment segment{.param = param,
                         .flat = shifted(flat, bucket.offsets[i]),
@@ -56,7 +59,8 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
                         .weight_decay = weight_decay_of(param->spec.name, options)};
         for (const at::Tensor& state : entry.states)
           segment.state.push_back(state.narrow(0, flat.begin - entry.range.begin, flat.size()));
-        if (r == mesh.dp.rank() && counts_for_norm(param->spec, mesh.coord)) counted_.push_back(segment);
+        if (r == mesh.dp.rank() && counts_for_norm(param->spec, mesh.coord))
+          counted_.push_back(segment);
         entry.segments.push_back(std::move(segment));
       }
     }
@@ -76,7 +80,8 @@ StepReport ShardedOptimizer::step(double lr) {
     at::Tensor& data = entry.bucket->data;
     auto* flat = static_cast<std::byte*>(data.mutable_data_ptr());
     gathers.push_back(mesh_->dp.all_gather(flat + entry.range.begin * data.element_size(), flat,
-                                           layout::split_sizes(data.numel(), mesh_->dp.size()), dist::dtype_of(data)));
+                                           layout::split_sizes(data.numel(), mesh_->dp.size()),
+                                           dist::dtype_of(data)));
   }
   for (comm::Work& gather : gathers) gather.wait();
   return report;
@@ -90,11 +95,13 @@ std::vector<StatePart> ShardedOptimizer::state() const {
       const layout::Range held = intersect(place(*entry.bucket, i), entry.range);
       if (held.size() == 0) continue;
       for (size_t s = 0; s < entry.states.size(); ++s)
-        parts.push_back({.name = param->spec.name + "." + optimizer_->state_names()[s],
-                         .param = param,
-                         .flat = shifted(held, entry.bucket->offsets[i]),
-                         .data = entry.states[s].narrow(0, held.begin - entry.range.begin, held.size()),
-                         .owner = counts_for_norm(param->spec, mesh_->coord) && (sharded_ || mesh_->dp.rank() == 0)});
+        parts.push_back(
+            {.name = param->spec.name + "." + optimizer_->state_names()[s],
+             .param = param,
+             .flat = shifted(held, entry.bucket->offsets[i]),
+             .data = entry.states[s].narrow(0, held.begin - entry.range.begin, held.size()),
+             .owner = counts_for_norm(param->spec, mesh_->coord) &&
+                      (sharded_ || mesh_->dp.rank() == 0)});
     }
   }
   std::ranges::sort(parts, {}, &StatePart::name);

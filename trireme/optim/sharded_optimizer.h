@@ -1,9 +1,11 @@
 #pragma once
-// ShardedOptimizer: what happens to the parameters of this rank between two steps of a run: gradients are made whole
-// (GradSync), measured and clipped, parameters are updated, and with ZeRO 1 each data rank updates the shard of every
-// bucket whose optimizer state it holds and gathers the rest. ZeRO 0 and 1 give the same bits.
+// ShardedOptimizer: what happens to the parameters of this rank between two steps of a run:
+// gradients are made whole (GradSync), measured and clipped, parameters are updated, and with ZeRO
+// 1 each data rank updates the shard of every bucket whose optimizer state it holds and gathers the
+// rest. ZeRO 0 and 1 give the same bits.
 //
-//   optimizer.sync().begin(micro_batches);  ...backward...;  StepReport report = optimizer.step(lr);
+//   optimizer.sync().begin(micro_batches);  ...backward...;  StepReport report =
+//   optimizer.step(lr);
 
 #include <memory>
 
@@ -20,21 +22,23 @@ struct StepReport {
 
 /// This rank's part of one state tensor of one parameter, for checkpoints.
 struct StatePart {
-  std::string name;         // "<param>.exp_avg"
-  const nn::Param* param;   // whose shape and slice it has
-  layout::Range flat;       // elements of the parameter's local slice, row-major
-  at::Tensor data;          // a view of them, to read or to fill
-  bool owner;               // of the ranks that hold these elements, the one that writes them
+  std::string name;        // "<param>.exp_avg"
+  const nn::Param* param;  // whose shape and slice it has
+  layout::Range flat;      // elements of the parameter's local slice, row-major
+  at::Tensor data;         // a view of them, to read or to fill
+  bool owner;              // of the ranks that hold these elements, the one that writes them
 };
 
 class ShardedOptimizer {
  public:
-  /// Collective over the world. `mesh` and `store` (materialized with gradients, fp32 or fp64) outlive it.
+  /// Collective over the world. `mesh` and `store` (materialized with gradients, fp32 or fp64)
+  /// outlive it.
   ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
                    const config::Optim& options, int zero_stage);
 
   GradSync& sync() { return sync_; }
-  /// Finishes the sync and takes one step; gradients stay as they were synchronised. Collective over the world.
+  /// Finishes the sync and takes one step; gradients stay as they were synchronised. Collective
+  /// over the world.
   StepReport step(double lr);
 
   /// Steps taken: the only state that is no tensor.

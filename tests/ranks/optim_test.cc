@@ -1,0 +1,217 @@
+// The optimizer on meshes: every gradient is handed out in pieces to the ranks that replicate its
+// parameter, and norms, parameters and states must be those of one rank.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "trireme/base/error.h"
+#include "trireme/base/philox.h"
+#include "trireme/dist/world.h"
+#include "trireme/optim/sharded_optimizer.h"
+
+namespace trireme::optim {
+namespace {
+
+using layout::Coord;
+using layout::Mesh;
+using layout::Sbp;
+
+// Split, replicated, invariant and tied parameters; fused and uneven splits.
+std::vector<layout::ParamSpec> specs(int stages, base::DType dtype) {
+  auto spec = [&](const char* name, layout::Shape shape, std::vector<int> on, Sbp tp,
+                  std::vector<int64_t> fused = {}) {
+    return layout::ParamSpec{.name = name,
+                             .shape = std::move(shape),
+                             .dtype = dtype,
+                             .init = layout::Init::normal(0.5),
+                             .layout = {.stages = std::move(on), .tp = tp},
+                             .fused = std::move(fused)};
+  };
+  const int last = stages - 1;
+  const std::vector<int> tie = last > 0 ? std::vector{0, last} : std::vector{0};
+  return {spec("wte.weight", {13, 8}, tie, Sbp::split(0)),
+          spec("shared.ln_t.weight", {9}, tie, Sbp::replicated()),
+          spec("h.0.attn.weight", {8, 24}, {0}, Sbp::split(1), {8, 8, 8}),
+          spec("h.0.attn.bias", {24}, {0}, Sbp::split(0), {8, 8, 8}),
+          spec("h.0.ln_1.weight", {8}, {0}, Sbp::replicated()),
+          spec("h.1.mlp.weight", {8, 70}, {last}, Sbp::split(0)),
+          spec("h.1.mlp.bias", {8}, {last}, Sbp::invariant())};
+}
+
+double gradient(const std::string& name, int64_t index, int step) {
+  // fp32 takes it without rounding.
+  return static_cast<float>(base::normal(base::stream_key(7, name, step), index));
+}
+
+// Contributors k of n hold 1/2, 1/4, ..., and the last one what is left: a sum without rounding.
+double share(int k, int n) {
+  return std::ldexp(1.0, -(k + 1 < n ? k + 1 : std::max(n - 1, 0)));
+}
+
+struct Run {
+  std::map<std::string, at::Tensor> params;  // global
+  std::map<std::string, at::Tensor> states;
+  std::vector<double> norms;
+};
+
+struct Options {
+  base::DType dtype = base::DType::f64;
+  int zero_stage = 0;
+  int64_t bucket_bytes = 25 << 20;
+  bool hooks = false;  // exchanges start as contributions land
+  config::Optim optim = {};
+};
+
+Run train(const Coord& sizes, const Options& options, int poison_rank = -1) {
+  Run run;
+  std::mutex mutex;
+  const Mesh mesh_shape(sizes);
+  dist::run_ranks(mesh_shape.size(), [&](dist::World& world) {
+    dist::DeviceMesh mesh(world, mesh_shape);
+    nn::ParamStore store;
+    for (const layout::ParamSpec& spec : specs(sizes.pp, options.dtype))
+      if (layout::holds(spec, mesh.coord.pp))
+        store.declare(spec, layout::local_slice(spec, mesh_shape, mesh.coord));
+    store.materialize(11, true, {}, options.bucket_bytes);
+    ShardedOptimizer optimizer(world, mesh, store, options.optim, options.zero_stage);
+    for (int step = 0; step < 3; ++step) {
+      store.zero_grad();
+      optimizer.sync().begin(1);
+      for (nn::Param* param : store.params()) {
+        const auto& where = param->spec.layout;
+        const int n = sizes.dp * (where.tp.is_replicated() ? sizes.tp : 1) *
+                      static_cast<int>(where.stages.size());
+        int k = mesh.coord.dp;
+        if (where.tp.is_replicated()) k = k * sizes.tp + mesh.coord.tp;
+        if (where.stages.size() > 1) k = k * 2 + (mesh.coord.pp == 0 ? 0 : 1);
+        at::Tensor grad = param->grad.flatten();
+        layout::for_each_run(param->slice, param->spec.shape, [&](layout::Run r) {
+          for (int64_t i = 0; i < r.count; ++i)
+            grad[r.local + i].fill_(gradient(param->spec.name, r.global + i, step) * share(k, n));
+        });
+        if (world.rank() == poison_rank && param->spec.name == "h.1.mlp.bias")
+          param->grad.fill_(std::numeric_limits<double>::quiet_NaN());
+        param->contributions = 1;
+        if (options.hooks) optimizer.sync().landed();
+      }
+      double norm = optimizer.step(0.01).grad_norm;
+      std::lock_guard lock(mutex);
+      if (world.rank() == 0) run.norms.push_back(norm);
+      EXPECT_EQ(norm, run.norms.back());
+    }
+    EXPECT_EQ(optimizer.steps_taken(), 3);
+    optimizer.sync().gather();
+    std::lock_guard lock(mutex);
+    auto place = [](std::map<std::string, at::Tensor>& into, const std::string& name,
+                    const nn::Param& param, layout::Range flat, const at::Tensor& local) {
+      at::Tensor& global = into[name];
+      if (!global.defined())
+        global = at::full({layout::element_count(param.spec.shape)},
+                          std::numeric_limits<double>::quiet_NaN(), local.options());
+      layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run r) {
+        for (int64_t i = 0; i < r.count; ++i) {
+          if (r.local + i < flat.begin || r.local + i >= flat.end) continue;
+          at::Tensor value = local[r.local + i - flat.begin], cell = global[r.global + i];
+          if (cell.isnan().item<bool>())
+            cell.copy_(value);
+          else
+            EXPECT_TRUE(at::equal(cell, value)) << name << " differs between ranks";
+        }
+      });
+    };
+    for (nn::Param* param : store.params()) {
+      place(run.params, param->spec.name, *param, {0, param->data.numel()}, param->data.flatten());
+      if (options.zero_stage == 0)
+        place(run.states, param->spec.name + ".grad", *param, {0, param->data.numel()},
+              param->grad.flatten());
+    }
+    // Owned parts fill every state exactly once.
+    for (const StatePart& part : optimizer.state()) {
+      if (!part.owner) continue;
+      at::Tensor& global = run.states[part.name];
+      if (global.defined()) {
+        at::Tensor before = global.clone();
+        layout::for_each_run(part.param->slice, part.param->spec.shape, [&](layout::Run r) {
+          for (int64_t i = 0; i < r.count; ++i)
+            if (r.local + i >= part.flat.begin && r.local + i < part.flat.end)
+              EXPECT_TRUE(before[r.global + i].isnan().item<bool>()) << part.name << " overlaps";
+        });
+      }
+      place(run.states, part.name, *part.param, part.flat, part.data);
+    }
+  });
+  for (const auto& [name, state] : run.states)
+    EXPECT_FALSE(state.isnan().any().item<bool>()) << name << " has holes";
+  return run;
+}
+
+void expect_close(const std::map<std::string, at::Tensor>& a,
+                  const std::map<std::string, at::Tensor>& b, double bound) {
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    EXPECT_TRUE(at::allclose(tensor, b.at(name), bound, bound)) << name;
+  }
+}
+
+const config::Optim kClipped{.eps = 1e-4, .weight_decay = 0.1, .clip_grad_max_norm = 3.0};
+
+TEST(ShardedOptimizer, EveryMeshStepsAsOneRank) {
+  for (double type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+    config::Optim optim = kClipped;
+    optim.clip_grad_norm_type = type;
+    if (type == 1) optim.name = "sgd", optim.momentum = 0.9;
+    const Run one = train({1, 1, 1}, {.optim = optim});
+    for (const Coord& sizes :
+         {Coord{1, 3, 1}, Coord{1, 1, 2}, Coord{2, 1, 1}, Coord{2, 2, 2}, Coord{3, 1, 2}}) {
+      for (int zero : {0, 1}) {
+        const Run many = train(sizes, {.zero_stage = zero, .optim = optim});
+        for (size_t step = 0; step < 3; ++step)
+          EXPECT_NEAR(many.norms[step], one.norms[step], 1e-12 * one.norms[step]);
+        expect_close(many.params, one.params, 1e-13);
+        expect_close(many.states, one.states, 1e-13);
+      }
+    }
+  }
+}
+
+TEST(ShardedOptimizer, ZeroStagesGiveTheSameBits) {
+  for (int64_t bucket_bytes : {int64_t{100}, int64_t{25} << 20}) {
+    for (bool hooks : {false, true}) {
+      Options options{.dtype = base::DType::f32,
+                      .bucket_bytes = bucket_bytes,
+                      .hooks = hooks,
+                      .optim = kClipped};
+      const Run whole = train({2, 3, 1}, options);
+      options.zero_stage = 1;
+      const Run sharded = train({2, 3, 1}, options);
+      EXPECT_EQ(whole.norms, sharded.norms);
+      for (const auto& [name, tensor] : whole.params)
+        EXPECT_TRUE(at::equal(tensor, sharded.params.at(name))) << name;
+      for (const auto& [name, tensor] : sharded.states)
+        EXPECT_TRUE(at::equal(tensor, whole.states.at(name))) << name;
+    }
+  }
+}
+
+TEST(ShardedOptimizer, NamesTheGradientThatIsNotFinite) {
+  for (int zero : {0, 1}) {
+    try {
+      train({2, 2, 1}, {.zero_stage = zero, .optim = kClipped}, 2);
+      FAIL() << "a NaN went through";
+    } catch (const base::ConfigError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("h.1.mlp.bias"));
+    }
+  }
+}
+
+TEST(ShardedOptimizer, RefusesZeroStagesThatAreNotThere) {
+  EXPECT_THROW(train({1, 1, 1}, {.zero_stage = 2}), base::ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme::optim
