@@ -1,5 +1,6 @@
-// Training steps of GPT-2 124M on one rank, driven by bench_train_step.py: each line of standard input is a number
-// of steps; the answer is the seconds of the fastest of them. At the end of input: the peak resident bytes.
+// Training steps of GPT-2 124M on one rank, driven by bench_train_step.py: each line of standard
+// input is a number of steps; the answer is the seconds of the fastest of them. At the end of
+// input: the peak resident bytes.
 //
 //   train_step THREADS BATCH SEQ DROPOUT
 #include <ATen/ATen.h>
@@ -67,7 +68,8 @@ class Trainer {
     }
     at::Tensor loss = model_->def.loss(state, batch_, mesh_.tp);
     state = {};
-    at::Tensor gradient = at::full_like(loss, 1.0 / static_cast<double>(batch_.samples.numel() * batch_.seq));
+    at::Tensor gradient =
+        at::full_like(loss, 1.0 / static_cast<double>(batch_.samples.numel() * batch_.seq));
     torch::autograd::backward({loss}, {gradient});
     // The loss went through the last layer; the others are segments of their own.
     outputs.back() = {};
@@ -106,7 +108,8 @@ int main(int argc, char** argv) {
       for (int64_t i = 0; i < steps; ++i) {
         const auto begin = std::chrono::steady_clock::now();
         trainer.step();
-        best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+        best = std::min(
+            best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       }
       std::printf("%.6f\n", best);
       std::fflush(stdout);
