@@ -1,0 +1,285 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/ranks/pipeline_support.h"
+#include "trireme/base/error.h"
+
+namespace trireme::pipeline::testing {
+namespace {
+
+using schedule::Action;
+using schedule::generate;
+using schedule::Schedule;
+using ::testing::HasSubstr;
+
+Schedule one_rank(int micro_batches) {
+  return generate("gpipe", {1, micro_batches, 1});
+}
+
+/// What went over the wire and through the stage, without either: plain autograd on the whole
+/// chain.
+Gradients plain_autograd(const std::vector<nn::Batch>& batches, int blocks, double& loss) {
+  Gradients leaves;
+  dist::DeviceMesh mesh;
+  auto model = nn::build_model(chain({.blocks = blocks, .dropout = 0}), mesh,
+                               {.dtype = base::DType::f64}, {blocks}, {0});
+  model->store.materialize(3, true);
+  for (nn::Param* param : model->store.params())
+    leaves[param->spec.name] = param->data.clone().requires_grad_(true);
+  at::Tensor sum = at::zeros({}, at::kDouble);
+  int64_t weight = 0;
+  for (const nn::Batch& batch : batches) {
+    at::Tensor ids = batch.tensors.at("input_ids"), labels = batch.tensors.at("labels");
+    at::Tensor x = at::embedding(leaves["embed.weight"], ids), skip = at::sin(x);
+    for (int i = 0; i < blocks; ++i) {
+      auto at_block = [&](const char* name) { return leaves[fmt::format("block.{}.{}", i, name)]; };
+      at::Tensor y =
+          at::layer_norm(x, {x.size(-1)}, at_block("norm.weight"), at_block("norm.bias"), 1e-5);
+      x = x + 0.5 * at::tanh(at::linear(y, at_block("linear.weight"), at_block("linear.bias")));
+    }
+    at::Tensor logits =
+        at::linear(x + skip * ids.unsqueeze(-1).remainder(3), leaves["embed.weight"]);
+    sum = sum +
+          at::cross_entropy_loss(logits.flatten(0, 1), labels.flatten(), {}, at::Reduction::Sum);
+    weight += labels.ne(-100).sum().item<int64_t>();
+  }
+  (sum / weight).backward();
+  loss = sum.item<double>() / static_cast<double>(weight);
+  Gradients gradients;
+  for (const auto& [name, leaf] : leaves) gradients[name] = leaf.grad();
+  return gradients;
+}
+
+TEST(Pipeline, OneRankEqualsPlainAutograd) {
+  auto batches = make_batches(3, 2);
+  double loss = 0;
+  const Gradients expected = plain_autograd(batches, 8, loss);
+  const Outcome outcome = run({.schedule = one_rank(3), .chain = {.dropout = 0}}, {batches});
+  EXPECT_NEAR(outcome.losses[0], loss, 1e-12);
+  EXPECT_LT(error(outcome.gradients, expected), 1e-12);
+}
+
+TEST(Pipeline, EveryScheduleEqualsOneRank) {
+  int ran = 0;
+  for (int m : {1, 2, 3, 5}) {
+    auto batches = make_batches(m, 2);
+    const Outcome one = run({.schedule = one_rank(m)}, {batches});
+    for (int p : {1, 2, 3, 4})
+      for (std::string_view name : {"gpipe", "1f1b"})
+        for (int v : {1, 2}) {
+          if (v > 1 && !schedule::takes_chunks(name)) continue;
+          SCOPED_TRACE(fmt::format("{} stages {} micro-batches {} chunks {}", name, p, m, v));
+          const Schedule schedule = generate(name, {p, m, v});
+          const Outcome outcome = run({.schedule = schedule}, {batches});
+          for (double loss : outcome.losses) ASSERT_NEAR(loss, one.losses[0], 1e-12);
+          ASSERT_LT(error(outcome.gradients, one.gradients), 1e-10);
+          const auto peaks = schedule::simulate(schedule, {}).peak_activations;
+          const Schedule full = schedule::with_communication(schedule);
+          for (int r = 0; r < p; ++r) {
+            ASSERT_EQ(outcome.executed[r], full.program[r]);
+            ASSERT_NEAR(static_cast<double>(outcome.peak_live[r]), peaks[r] * v, 1e-9);
+          }
+          ++ran;
+        }
+  }
+  EXPECT_EQ(ran, 4 * 4 * 3);
+}
+
+TEST(Pipeline, TheSameScheduleGivesTheSameBits) {
+  auto batches = make_batches(4, 2);
+  const Schedule schedule = generate("1f1b", {2, 4, 1});
+  const Outcome a = run({.schedule = schedule}, {batches}),
+                b = run({.schedule = schedule}, {batches});
+  EXPECT_EQ(a.losses, b.losses);
+  for (const auto& [name, gradient] : a.gradients)
+    EXPECT_TRUE(gradient.equal(b.gradients.at(name))) << name;
+}
+
+TEST(Pipeline, WeightGradientsMayWait) {
+  auto batches = make_batches(3, 2);
+  const Schedule schedule = schedule::parse(
+      "0F0 0F1 0I0 0F2 0I1 0W0 0I2 0W2 0W1\n1F0 1I0 1F1 1I1 1W0 1F2 1B2 1W1\n", "own");
+  const Outcome one = run({.schedule = one_rank(3)}, {batches});
+  for (int every : {0, 1}) {
+    const Outcome outcome =
+        run({.schedule = schedule, .stage = {.recompute_every = every}}, {batches});
+    EXPECT_LT(error(outcome.gradients, one.gradients), 1e-10);
+    const auto peaks = schedule::simulate(schedule, {}).peak_activations;
+    for (int r = 0; r < 2; ++r) EXPECT_EQ(outcome.peak_live[r], peaks[r]);
+  }
+}
+
+TEST(Pipeline, RecomputeGivesTheSameBits) {
+  auto batches = make_batches(3, 2);
+  const Schedule schedule = generate("1f1b", {2, 3, 1});
+  const Outcome kept = run({.schedule = schedule}, {batches});
+  for (int every : {1, 2}) {
+    const Outcome again =
+        run({.schedule = schedule, .stage = {.recompute_every = every}}, {batches});
+    for (const auto& [name, gradient] : kept.gradients)
+      EXPECT_TRUE(gradient.equal(again.gradients.at(name))) << name;
+  }
+}
+
+TEST(Pipeline, DataParallelRanksShareOneMean) {
+  // Two ranks with two micro-batches of other weights each are one rank with four.
+  auto first = make_batches(2, 3, 0), second = make_batches(2, 3, 6);
+  auto all = first;
+  all.insert(all.end(), second.begin(), second.end());
+  const Outcome one = run({.schedule = one_rank(4)}, {all});
+  const Outcome outcome = run({.schedule = generate("1f1b", {2, 2, 1}), .dp = 2}, {first, second});
+  for (double loss : outcome.losses) EXPECT_NEAR(loss, one.losses[0], 1e-12);
+  EXPECT_LT(error(outcome.gradients, one.gradients), 1e-10);
+}
+
+TEST(Pipeline, MicroBatchesWithoutRowsTakePartInNothing) {
+  auto batches = make_batches(3, 2);
+  const Outcome one = run({.schedule = one_rank(3)}, {batches});
+  batches.push_back(make_batches(1, 0)[0]);
+  for (const char* name : {"gpipe", "1f1b"}) {
+    const Outcome outcome = run({.schedule = generate(name, {3, 4, 1})}, {batches});
+    EXPECT_NEAR(outcome.losses[0], one.losses[0], 1e-12);
+    EXPECT_LT(error(outcome.gradients, one.gradients), 1e-10);
+    for (const auto& row : outcome.executed)
+      for (const Action& action : row) EXPECT_NE(action.micro_batch, 3);
+  }
+  // A data-parallel rank without any row only takes part in the sums.
+  auto none = make_batches(4, 0);
+  const Outcome outcome = run({.schedule = generate("1f1b", {2, 4, 1}), .dp = 2}, {batches, none});
+  for (double loss : outcome.losses) EXPECT_NEAR(loss, one.losses[0], 1e-12);
+  EXPECT_LT(error(outcome.gradients, one.gradients), 1e-10);
+}
+
+TEST(Pipeline, ABatchWithoutCountedItemsHasNoMean) {
+  auto batches = make_batches(2, 2);
+  for (nn::Batch& batch : batches)
+    batch.tensors.set("labels", at::full_like(batch.tensors.at("labels"), -100));
+  const Outcome outcome = run({.schedule = generate("1f1b", {2, 2, 1})}, {batches});
+  EXPECT_EQ(outcome.result.weight, 0);
+  EXPECT_TRUE(std::isnan(outcome.losses[0]));
+  for (const auto& [name, gradient] : outcome.gradients)
+    EXPECT_EQ(gradient.abs().max().item<double>(), 0) << name;
+}
+
+TEST(Pipeline, ForwardOnlyKeepsNothingAndReturnsOutputs) {
+  auto batches = make_batches(3, 2);
+  const Outcome one =
+      run({.schedule = one_rank(3), .mode = nn::Mode::eval, .run = {.outputs = true}}, {batches});
+  for (int p : {1, 3}) {
+    const Outcome outcome = run({.schedule = generate("forward", {p, 3, 1}),
+                                 .mode = nn::Mode::eval,
+                                 .run = {.outputs = true}},
+                                {batches});
+    for (double loss : outcome.losses) EXPECT_NEAR(loss, one.losses[0], 1e-12);
+    for (const auto& [name, gradient] : outcome.gradients)
+      EXPECT_EQ(gradient.abs().max().item<double>(), 0) << name;
+    for (int64_t peak : outcome.peak_live) EXPECT_EQ(peak, 1);
+    ASSERT_EQ(outcome.result.outputs.size(), 3u);
+    for (int m = 0; m < 3; ++m) {
+      const at::Tensor logits = outcome.result.outputs[m].at("logits");
+      EXPECT_FALSE(logits.requires_grad());
+      EXPECT_TRUE(logits.equal(one.result.outputs[m].at("logits")));
+    }
+  }
+}
+
+TEST(Pipeline, EvaluationBetweenStepsChangesNothing) {
+  dist::run_ranks(2, [](dist::World& world) {
+    dist::DeviceMesh mesh(world, layout::Mesh({.pp = 2, .dp = 1, .tp = 1}));
+    const Schedule train = generate("1f1b", {2, 3, 1});
+    auto model =
+        nn::build_model(chain(), mesh, {.dtype = base::DType::f64}, {4, 4}, train.rank_of_chunk);
+    model->store.materialize(3, true);
+    Executor trainer(train, *model, mesh), evaluator(generate("forward", {2, 5, 1}), *model, mesh);
+    auto step = [&] {
+      return trainer.run(make_batches(3, 2), {.seed = 5, .step = 2}, nn::Mode::train).loss();
+    };
+    const double before = step();
+    evaluator.run(make_batches(5, 4), {}, nn::Mode::eval);
+    EXPECT_EQ(step(), before);
+  });
+}
+
+struct Recorder : StepObserver {
+  std::vector<std::string> events;
+  void before_layer(int layer, Pass pass) override {
+    events.push_back(fmt::format("{}{}", pass == Pass::forward ? 'f' : 'b', layer));
+  }
+  void contribution_landed(nn::Bucket& bucket) override {
+    events.push_back(bucket.params[0]->spec.name);
+  }
+};
+
+TEST(Pipeline, ObserversSeeLayersAndEachBucketOnce) {
+  dist::DeviceMesh mesh;
+  auto model = nn::build_model(chain({.blocks = 2, .tied = false}), mesh,
+                               {.dtype = base::DType::f64}, {2}, {0});
+  model->store.materialize(3, true, {}, 1);  // a bucket for each parameter
+  Recorder recorder;
+  Executor executor(one_rank(2), *model, mesh, {}, &recorder);
+  executor.run(make_batches(2, 2), {}, nn::Mode::train);
+  std::string text;
+  for (const std::string& event : recorder.events) text += event + " ";
+  EXPECT_EQ(
+      text,
+      "f0 f1 f2 f3 f0 f1 f2 f3 b3 b2 b1 b0 b3 head.weight b2 block.1.norm.bias block.1.norm.weight "
+      "block.1.linear.bias block.1.linear.weight b1 block.0.norm.bias block.0.norm.weight "
+      "block.0.linear.bias block.0.linear.weight b0 embed.weight ");
+}
+
+template <class Error, class Body>
+std::string message_of(Body body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(Pipeline, ADescriptionThatIsNotMetNamesTheEdge) {
+  EXPECT_THAT(
+      message_of<base::CommError>([] {
+        run({.schedule = generate("1f1b", {2, 2, 1}), .chain = {.lie = true}},
+            {make_batches(2, 2)});
+      }),
+      HasSubstr(
+          "pipeline edge from stage 0 to stage 1 (chunks 0 and 1), SendF of micro-batch 0: the "
+          "layers describe hidden fp64[2 x 3 x 6], skip fp64[2 x 4 x 6]"));
+}
+
+TEST(Pipeline, EndsThatDisagreeNameTheEdge) {
+  auto disagree = [](bool other_name) {
+    dist::run_ranks(2, [&](dist::World& world) {
+      dist::DeviceMesh mesh(world, layout::Mesh({.pp = 2, .dp = 1, .tp = 1}));
+      const Schedule schedule = generate("1f1b", {2, 1, 1});
+      ChainOptions options;
+      if (other_name && world.rank() == 1) options.hidden = "stream";
+      auto model =
+          nn::build_model(chain(options), mesh, {.dtype = base::DType::f64}, {4, 4}, {0, 1});
+      model->store.materialize(3, true);
+      Executor executor(schedule, *model, mesh);
+      executor.run(make_batches(1, other_name || world.rank() == 0 ? 2 : 3), {}, nn::Mode::train);
+    });
+  };
+  EXPECT_THAT(message_of<base::CommError>([&] { disagree(true); }),
+              HasSubstr("RecvF of micro-batch 0: expected stream fp64[2 x 3 x 6]"));
+  EXPECT_THAT(message_of<base::CommError>([&] { disagree(false); }),
+              HasSubstr("RecvF of micro-batch 0"));
+}
+
+TEST(Pipeline, SchedulesThatDoNotFitAreRefused) {
+  dist::DeviceMesh mesh;
+  auto model = nn::build_model(chain({.blocks = 2}), mesh, {.dtype = base::DType::f64}, {2}, {0});
+  EXPECT_THROW(Executor(generate("1f1b", {2, 2, 1}), *model, mesh), base::ConfigError);
+  EXPECT_THROW(Executor(generate("gpipe", {1, 2, 2}), *model, mesh), base::ConfigError);
+  EXPECT_THROW(Executor(schedule::parse("0F0 0W0 0I0", "mine"), *model, mesh), base::ConfigError);
+  model->store.materialize(3, true);
+  Executor executor(one_rank(2), *model, mesh);
+  EXPECT_THROW(executor.run(make_batches(3, 1), {}, nn::Mode::train), base::InternalError);
+}
+
+}  // namespace
+}  // namespace trireme::pipeline::testing

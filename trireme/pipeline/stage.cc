@@ -1,0 +1,178 @@
+#include "trireme/pipeline/stage.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme::pipeline {
+
+namespace {
+
+/// The same tensors without their graph; those that carry a gradient become leaves when `grad` is
+/// on.
+nn::State cut(const nn::State& state, bool grad) {
+  nn::State leaves;
+  for (const auto& [name, tensor] : state.tensors()) {
+    at::Tensor leaf = tensor.detach();
+    if (grad && tensor.requires_grad()) leaf.requires_grad_(true);
+    leaves.set(name, std::move(leaf));
+  }
+  return leaves;
+}
+
+nn::State gradients_of(const nn::State& leaves) {
+  nn::State gradients;
+  for (const auto& [name, leaf] : leaves.tensors())
+    if (leaf.requires_grad() && leaf.grad().defined()) gradients.set(name, leaf.grad());
+  return gradients;
+}
+
+}  // namespace
+
+Stage::Stage(nn::Model& model, const dist::DeviceMesh& mesh, const StageOptions& options,
+             StepObserver* observer)
+    : model_(model),
+      mesh_(mesh),
+      options_(options),
+      observer_(observer),
+      anchor_(at::zeros({}).requires_grad_(true)) {}
+
+void Stage::begin_step(int64_t micro_batches) {
+  slots_.clear();
+  model_.store.zero_grad();
+  micro_batches_ = micro_batches;
+  landed_ = cursor_ = 0;
+}
+
+void Stage::end_step() {
+  base::check(slots_.empty(), "{} micro-batches were left without a backward pass", slots_.size());
+  model_.store.audit(micro_batches_);
+  land_buckets();
+}
+
+nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Context& context,
+                         Keep keep) {
+  const size_t count = model_.chunks[chunk].size();
+  if (keep == Keep::nothing) {
+    at::NoGradGuard no_grad;
+    nn::Context own = context;
+    own.anchor = anchor_;
+    for (size_t i = 0; i < count; ++i) in = run_layer(chunk, i, in, own);
+    return in;
+  }
+
+  auto [entry, added] =
+      slots_.try_emplace({chunk, micro_batch}, Slot{.context = context, .keep = keep});
+  base::check(added, "micro-batch {} is in chunk {} already", micro_batch, chunk);
+  Slot& slot = entry->second;
+  slot.context.anchor = anchor_;
+  slot.context.weight_queue = keep == Keep::split_weights ? &slot.weights : nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    Segment& segment = slot.layers.emplace_back();
+    segment.in = cut(in, true);
+    segment.recompute = recomputes(chunk, i);
+    if (segment.recompute) {
+      at::NoGradGuard no_grad;
+      in = run_layer(chunk, i, segment.in, slot.context);
+      // Without a graph the layer's description says which tensors carry a gradient.
+      for (const nn::TensorSpec& spec : model_.entering(model_.layer_indices[chunk][i] + 1,
+                                                        context.batch.rows, context.batch.seq))
+        if (spec.requires_grad) in.set(spec.name, in.at(spec.name).detach().requires_grad_(true));
+    } else {
+      in = segment.out = run_layer(chunk, i, segment.in, slot.context);
+    }
+  }
+  // The caller sees which tensors carry a gradient, but no graph.
+  return cut(in, true);
+}
+
+at::Tensor Stage::loss(int chunk, int micro_batch, const nn::State& out,
+                       const nn::Context& context) {
+  auto entry = slots_.find({chunk, micro_batch});
+  if (entry == slots_.end()) {
+    at::NoGradGuard no_grad;
+    return model_.def.loss(out, context.batch, mesh_.tp);
+  }
+  Slot& slot = entry->second;
+  slot.loss_in = cut(out, true);
+  slot.loss = model_.def.loss(slot.loss_in, context.batch, mesh_.tp);
+  return slot.loss.detach();
+}
+
+nn::State Stage::loss_gradients(int chunk, int micro_batch, double weight) {
+  Slot& slot = this->slot(chunk, micro_batch);
+  if (slot.loss.requires_grad())
+    torch::autograd::backward({slot.loss}, {at::full_like(slot.loss.detach(), weight)});
+  nn::State gradients = gradients_of(slot.loss_in);
+  slot.loss.reset();
+  slot.loss_in = {};
+  return gradients;
+}
+
+nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
+  Slot& slot = this->slot(chunk, micro_batch);
+  for (size_t i = slot.layers.size(); i-- > 0; slot.layers.pop_back()) {
+    Segment& segment = slot.layers[i];
+    const int layer = model_.layer_indices[chunk][i];
+    if (observer_) observer_->before_layer(layer, Pass::backward);
+    if (segment.recompute) segment.out = model_.chunks[chunk][i]->forward(segment.in, slot.context);
+    std::vector<at::Tensor> roots, seeds;
+    for (const auto& [name, tensor] : segment.out.tensors()) {
+      if (!tensor.requires_grad() || !gradients.has(name)) continue;
+      roots.push_back(tensor);
+      seeds.push_back(gradients.at(name));
+    }
+    segment.out = {};
+    gradients = {};
+    if (!roots.empty()) torch::autograd::backward(roots, seeds);
+    gradients = gradients_of(segment.in);
+    // Weight gradients that wait would keep what recompute just made.
+    if (segment.recompute) slot.weights.drain();
+    if (observer_) observer_->after_layer(layer, Pass::backward);
+    if (slot.keep == Keep::graph) land_buckets();
+  }
+  if (slot.keep == Keep::graph) slots_.erase({chunk, micro_batch});
+  return gradients;
+}
+
+void Stage::weights(int chunk, int micro_batch) {
+  slot(chunk, micro_batch).weights.drain();
+  slots_.erase({chunk, micro_batch});
+  land_buckets();
+}
+
+Stage::Slot& Stage::slot(int chunk, int micro_batch) {
+  auto entry = slots_.find({chunk, micro_batch});
+  base::check(entry != slots_.end(), "micro-batch {} is not in chunk {}", micro_batch, chunk);
+  return entry->second;
+}
+
+nn::State Stage::run_layer(int chunk, size_t index, const nn::State& in,
+                           const nn::Context& context) {
+  const int layer = model_.layer_indices[chunk][index];
+  if (observer_) observer_->before_layer(layer, Pass::forward);
+  nn::State out = model_.chunks[chunk][index]->forward(in, context);
+  if (observer_) observer_->after_layer(layer, Pass::forward);
+  return out;
+}
+
+bool Stage::recomputes(int chunk, size_t index) const {
+  const int layer = model_.layer_indices[chunk][index];
+  return options_.recompute_every > 0 && model_.def.layers[layer].block &&
+         layer % options_.recompute_every == 0;
+}
+
+void Stage::land_buckets() {
+  std::vector<nn::Bucket>& buckets = model_.store.buckets();
+  for (; landed_ < buckets.size(); ++landed_, cursor_ = 0) {
+    const std::vector<nn::Param*>& params = buckets[landed_].params;
+    while (cursor_ < params.size() &&
+           params[cursor_]->contributions == micro_batches_ * params[cursor_]->uses)
+      ++cursor_;
+    if (cursor_ < params.size()) return;
+    if (observer_) observer_->contribution_landed(buckets[landed_]);
+  }
+}
+
+}  // namespace trireme::pipeline

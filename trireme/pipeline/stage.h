@@ -1,0 +1,84 @@
+#pragma once
+// Stage: this rank's layers in a pipeline, run micro-batch by micro-batch. It knows nothing of schedules or
+// messages.
+//
+// Each layer is its own autograd segment: its inputs are cut off from the layer before, so the backward pass is a
+// plain loop over the layers in reverse, and recompute, gathering, freeing and counting all happen in that loop.
+// What a micro-batch keeps lives from `forward` to `backward` (or to `weights`, where these gradients wait).
+
+#include <map>
+
+#include "trireme/dist/world.h"
+#include "trireme/nn/builder.h"
+#include "trireme/pipeline/observer.h"
+
+namespace trireme::pipeline {
+
+/// What a forward pass keeps for the backward one.
+enum class Keep : uint8_t {
+  nothing,        // no backward follows
+  graph,          // backward makes all gradients
+  split_weights,  // backward makes those of inputs, `weights` the rest
+};
+
+struct StageOptions {
+  /// Every k-th block of the chain keeps its inputs only and runs forward again before its backward; 0: none.
+  int recompute_every = 0;
+};
+
+class Stage {
+ public:
+  /// `model`, `mesh` and `observer` (may be null) outlive the stage.
+  Stage(nn::Model& model, const dist::DeviceMesh& mesh, const StageOptions& options = {},
+        StepObserver* observer = nullptr);
+
+  /// Zeroes the gradients; `micro_batches` will contribute to them.
+  void begin_step(int64_t micro_batches);
+  /// Tells the observer of buckets nobody contributed to; InternalError when a contribution lacks.
+  void end_step();
+
+  /// Runs the layers of `chunk` (an index among this rank's chunks) on `in`; the State that leaves carries no
+  /// graph. `context.batch` must live until the slot is freed. Collective over tp, as are the others.
+  nn::State forward(int chunk, int micro_batch, nn::State in, const nn::Context& context, Keep keep);
+  /// The loss (a sum over counted items) of what the last chunk returned.
+  at::Tensor loss(int chunk, int micro_batch, const nn::State& out, const nn::Context& context);
+  /// Gradients of the last chunk's outputs, the loss weighted by `weight`.
+  nn::State loss_gradients(int chunk, int micro_batch, double weight);
+  /// Gradients of the chunk's inputs from those of its outputs; frees as it goes. A tensor that carries no
+  /// gradient, or got none, is absent.
+  nn::State backward(int chunk, int micro_batch, nn::State gradients);
+  /// The weight gradients that `backward` left (Keep::split_weights).
+  void weights(int chunk, int micro_batch);
+
+  /// Micro-batches of chunks that keep something now.
+  int64_t live() const { return std::ssize(slots_); }
+
+ private:
+  struct Segment {
+    nn::State in, out;
+    bool recompute = false;
+  };
+  struct Slot {
+    nn::Context context;
+    Keep keep;
+    std::vector<Segment> layers = {};
+    nn::State loss_in = {};
+    at::Tensor loss = {};
+    nn::WeightQueue weights = {};
+  };
+  Slot& slot(int chunk, int micro_batch);
+  nn::State run_layer(int chunk, size_t index, const nn::State& in, const nn::Context& context);
+  bool recomputes(int chunk, size_t index) const;
+  void land_buckets();
+
+  nn::Model& model_;
+  const dist::DeviceMesh& mesh_;
+  StageOptions options_;
+  StepObserver* observer_;
+  at::Tensor anchor_;
+  std::map<std::pair<int, int>, Slot> slots_;  // by chunk and micro-batch
+  int64_t micro_batches_ = 0;
+  size_t landed_ = 0, cursor_ = 0;  // buckets that are complete; parameters of the next one that are
+};
+
+}  // namespace trireme::pipeline
