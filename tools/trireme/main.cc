@@ -13,7 +13,9 @@ int run(int argc, char** argv) {
                    "trireme"};
   program.require_subcommand(1);
   trireme::tools::add_bench(program);
+  trireme::tools::add_data(program);
   trireme::tools::add_pipeline(program);
+  trireme::tools::add_preprocess(program);
   trireme::tools::add_tokenizer(program);
   try {
     program.parse(argc, argv);

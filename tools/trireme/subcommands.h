@@ -7,7 +7,9 @@
 namespace trireme::tools {
 
 void add_bench(CLI::App& program);
+void add_data(CLI::App& program);
 void add_pipeline(CLI::App& program);
+void add_preprocess(CLI::App& program);
 void add_tokenizer(CLI::App& program);
 
 }  // namespace trireme::tools

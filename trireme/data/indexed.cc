@@ -209,6 +209,17 @@ void IndexedDataset::read(int64_t begin, int64_t count, int64_t* ids) const {
   });
 }
 
+std::pair<int64_t, int64_t> IndexedDataset::id_range() const {
+  std::pair<int64_t, int64_t> range{0, -1};
+  if (tokens_ == 0) return range;
+  format::with_type(dtype_, [&]<class T>(T) {
+    const T* ids = reinterpret_cast<const T*>(data_.bytes().data());
+    auto [lowest, highest] = std::minmax_element(ids, ids + tokens_);
+    range = {static_cast<int64_t>(*lowest), static_cast<int64_t>(*highest)};
+  });
+  return range;
+}
+
 base::DType token_dtype(int64_t vocab_size) {
   return vocab_size < 65500 ? DType::u16 : DType::i32;
 }

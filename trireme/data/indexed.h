@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "trireme/base/dtype.h"
 #include "trireme/base/io.h"
@@ -53,6 +54,9 @@ class IndexedDataset {
   std::span<const std::byte> bytes(int64_t begin, int64_t count) const;
   /// The same ids, widened to 64 bits.
   void read(int64_t begin, int64_t count, int64_t* ids) const;
+
+  /// Lowest and highest id; reads all of them. (0, -1) where there are none.
+  std::pair<int64_t, int64_t> id_range() const;
 
  private:
   void check_header() const;

@@ -1,0 +1,145 @@
+// trireme preprocess: text to indexed datasets.
+
+#include "trireme/data/preprocess.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "tools/trireme/subcommands.h"
+#include "trireme/base/json.h"
+
+namespace trireme::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct PreprocessFlags {
+  data::PreprocessOptions options;
+  std::string tokenizer, split, on_error = "stop", format = "auto";
+  bool json = false;
+};
+
+/// A bar on stderr, drawn at most ten times a second; nothing where stderr is no terminal.
+class Bar {
+ public:
+  ~Bar() {
+    if (drawn_) std::fputs("\r\033[K", stderr);
+  }
+  void show(const data::PreprocessProgress& p) {
+    if (first_bytes_ < 0) first_bytes_ = p.bytes, start_ = Clock::now();
+    if (!terminal_ || (drawn_ && seconds_since(last_) < 0.1)) return;
+    last_ = Clock::now();
+    drawn_ = true;
+    const double done = p.total_bytes > 0 ? double(p.bytes) / double(p.total_bytes) : 1;
+    const double rate = double(p.bytes - first_bytes_) / std::max(seconds_since(start_), 1e-3);
+    const auto left = rate > 0 ? static_cast<int64_t>(double(p.total_bytes - p.bytes) / rate) : 0;
+    const int filled = static_cast<int>(30 * done);
+    std::string line =
+        fmt::format("\r[{}{}] {:3.0f}%  {} documents  {:.1f} MB/s  {}:{:02} left\033[K",
+                    std::string(filled, '='), std::string(30 - filled, ' '), 100 * done,
+                    p.documents, rate / 1e6, left / 60, left % 60);
+    std::fputs(line.c_str(), stderr);
+  }
+
+ private:
+  bool terminal_ = ::isatty(STDERR_FILENO) != 0, drawn_ = false;
+  int64_t first_bytes_ = -1;  // what an earlier run had done is not this run's speed
+  Clock::time_point start_, last_;
+};
+
+void print_json(const data::PreprocessSummary& s, double bytes_per_token, double seconds) {
+  base::Json outputs = base::Json::array();
+  for (const auto& o : s.outputs) {
+    outputs.push_back({{"prefix", o.prefix}, {"documents", o.documents}, {"tokens", o.tokens}});
+  }
+  base::Json all = {{"documents", s.documents}, {"tokens", s.tokens},
+                    {"bytes", s.text_bytes},    {"bytes_per_token", bytes_per_token},
+                    {"empty", s.empty},         {"skipped", s.skipped},
+                    {"errors", s.errors},       {"outputs", outputs},
+                    {"seconds", seconds}};
+  fmt::print("{}\n", all.dump(-1, ' ', false, base::Json::error_handler_t::replace));
+}
+
+void run_preprocess(PreprocessFlags& flags) {
+  data::PreprocessOptions& options = flags.options;
+  options.skip_errors = flags.on_error == "skip";
+  options.format = std::map<std::string, data::InputFormat>{{"auto", data::InputFormat::automatic},
+                                                            {"text", data::InputFormat::text},
+                                                            {"jsonl", data::InputFormat::jsonl}}
+                       .at(flags.format);
+  if (!flags.split.empty()) options.split = data::parse_split(flags.split);
+  const auto start = Clock::now();
+  data::PreprocessSummary summary;
+  {
+    Bar bar;
+    options.progress = [&](const data::PreprocessProgress& p) { bar.show(p); };
+    summary = data::preprocess(*text::Tokenizer::load(flags.tokenizer), options);
+  }
+  const double seconds = seconds_since(start);
+  const double bytes_per_token = double(summary.text_bytes) / double(summary.tokens);
+
+  for (const std::string& error : summary.errors) fmt::print(stderr, "skipped: {}\n", error);
+  if (summary.skipped > std::ssize(summary.errors)) {
+    fmt::print(stderr, "skipped: {} more\n", summary.skipped - std::ssize(summary.errors));
+  }
+  if (flags.json) return print_json(summary, bytes_per_token, seconds);
+  if (summary.resumed_bytes > 0) {
+    fmt::print("went on after {:.1f} MB that an earlier run had done\n",
+               double(summary.resumed_bytes) / 1e6);
+  }
+  fmt::print("{} documents, {} tokens, {:.3f} bytes per token ({:.1f} s)\n", summary.documents,
+             summary.tokens, bytes_per_token, seconds);
+  if (summary.empty > 0) fmt::print("{} empty documents left out\n", summary.empty);
+  if (summary.skipped > 0) fmt::print("{} bad documents skipped\n", summary.skipped);
+  for (const auto& o : summary.outputs) {
+    fmt::print("{}: {} documents, {} tokens\n", o.prefix, o.documents, o.tokens);
+  }
+}
+
+}  // namespace
+
+void add_preprocess(CLI::App& program) {
+  auto flags = std::make_shared<PreprocessFlags>();
+  data::PreprocessOptions& options = flags->options;
+  CLI::App& command = *program.add_subcommand("preprocess", "text to an indexed dataset");
+  command.add_option("--tokenizer", flags->tokenizer, "folder or file of the tokenizer")
+      ->required();
+  command
+      .add_option(
+          "--input", options.inputs,
+          "files, folders or patterns ('src/**/*.py'); .jsonl, .ndjson and .json hold a document a "
+          "line, any other file is one document")
+      ->required();
+  command.add_option("--out", options.output, "writes PREFIX.idx and PREFIX.bin")
+      ->type_name("PREFIX")
+      ->required();
+  command.add_option("--key", options.key, "key of the document in JSON lines")
+      ->capture_default_str();
+  command.add_option("--format", flags->format, "what the files are, whatever their names say")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}))
+      ->capture_default_str();
+  command.add_flag("--append-eod", options.append_eod,
+                   "end each document with the tokenizer's token for it");
+  command.add_option(
+      "--split", flags->split,
+      "shares such as 95,5: PREFIX_train, PREFIX_valid (and PREFIX_test) instead of PREFIX");
+  command
+      .add_option("--on-error", flags->on_error, "at a bad document: stop, or skip it and count")
+      ->check(CLI::IsMember({"stop", "skip"}))
+      ->capture_default_str();
+  command.add_option("--workers", options.workers, "threads (default: one a core)");
+  command.add_flag("--json", flags->json, "print the summary as JSON");
+  command.callback([flags] { run_preprocess(*flags); });
+}
+
+}  // namespace trireme::tools
