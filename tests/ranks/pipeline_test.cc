@@ -4,6 +4,8 @@
 
 #include "tests/ranks/pipeline_support.h"
 #include "trireme/base/error.h"
+#include "trireme/layout/stage_manager.h"
+#include "trireme/optim/grad_sync.h"
 
 namespace trireme::pipeline::testing {
 namespace {
@@ -199,6 +201,43 @@ TEST(Pipeline, EvaluationBetweenStepsChangesNothing) {
     evaluator.run(make_batches(5, 4), {}, nn::Mode::eval);
     EXPECT_EQ(step(), before);
   });
+}
+
+struct Overlap : StepObserver {
+  explicit Overlap(optim::GradSync& sync) : sync(sync) {}
+  void after_layer(int, Pass pass) override {
+    if (pass == Pass::backward) sync.landed();
+  }
+  optim::GradSync& sync;
+};
+
+TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
+  // The second data-parallel rank has no rows, so nothing lands on it; the tie crosses stages.
+  auto batches = make_batches(3, 2), none = make_batches(3, 0);
+  const Outcome one = run({.schedule = one_rank(3)}, {batches});
+  for (int p : {1, 2}) {
+    const Schedule schedule = generate("1f1b", {p, 3, 1});
+    dist::run_ranks(2 * p, [&](dist::World& world) {
+      dist::DeviceMesh mesh(world, layout::Mesh({.pp = p, .dp = 2, .tp = 1}));
+      auto model = nn::build_model(chain(), mesh, {.dtype = base::DType::f64},
+                                   layout::distribute_layers(8, p), schedule.rank_of_chunk);
+      model->store.materialize(3, true, {}, 1);
+      optim::GradSync sync(world, mesh, model->store, 0);
+      Overlap overlap(sync);
+      Executor executor(schedule, *model, mesh, {}, &overlap);
+      for (int step = 0; step < 2; ++step) {
+        sync.begin(mesh.coord.dp == 0 ? 3 : 0);
+        executor.run(mesh.coord.dp == 0 ? batches : none, {.seed = 5, .step = 2}, nn::Mode::train);
+        sync.finish();
+        Gradients held, expected;
+        for (nn::Param* param : model->store.params()) {
+          held[param->spec.name] = param->grad;
+          expected[param->spec.name] = one.gradients.at(param->spec.name);
+        }
+        EXPECT_LT(error(held, expected), 1e-10);
+      }
+    });
+  }
 }
 
 struct Recorder : StepObserver {

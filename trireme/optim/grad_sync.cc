@@ -84,15 +84,17 @@ void GradSync::landed() {
     if (exchange.phase != Phase::waiting) continue;
     // The holders of a tie complete buckets in different orders: their exchange waits for finish().
     if (exchange.bucket->stages.size() > 1) continue;
+    // In order: a data rank whose contributions land otherwise, or that has none, starts alike.
     if (!std::ranges::all_of(exchange.bucket->params, [&](const nn::Param* param) {
           return param->contributions == micro_batches_ * param->uses;
         }))
-      continue;
+      break;
     exchange.first.size() > 1 ? start_first(exchange) : start_data(exchange);
   }
 }
 
 void GradSync::finish() {
+  landed();
   for (Exchange& exchange : exchanges_)
     if (exchange.phase == Phase::waiting && exchange.bucket->stages.size() == 1 &&
         exchange.first.size() > 1)

@@ -115,12 +115,13 @@ StepResult Executor::run(std::span<const nn::Batch> micro_batches, const nn::Ran
   step.weight_known.wait();
   p2p_.finish();
   if (options.loss) {
-    // Summed in the order of micro-batches, whatever the schedule's.
+    // Summed in the order of micro-batches, whatever the schedule's; tensor ranks hold the same.
     double& sum = step.result.loss_sum;
-    for (const at::Tensor& loss : step.losses)
-      if (loss.defined()) sum += loss.item<double>();
-    mesh_.pp.broadcast(&sum, 1, base::DType::f64, schedule_.rank_of_chunk.back()).wait();
-    mesh_.dp.all_reduce(&sum, 1, base::DType::f64).wait();
+    if (mesh_.coord.tp == 0)
+      for (const at::Tensor& loss : step.losses)
+        if (loss.defined()) sum += loss.item<double>();
+    // Over the world, so that the order of operations on dp is left to gradients.
+    mesh_.world.all_reduce(&sum, 1, base::DType::f64).wait();
   }
   return std::move(step.result);
 }
