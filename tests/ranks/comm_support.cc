@@ -90,11 +90,8 @@ std::vector<int> all_ranks(const Backend& backend) {
   return ranks;
 }
 
-#ifdef __SANITIZE_THREAD__  // its run-time does not follow forks
-INSTANTIATE_TEST_SUITE_P(, CommTest, testing::Values(Kind::threads), [](auto&) { return "threads"; });
-#else
-INSTANTIATE_TEST_SUITE_P(, CommTest, testing::Values(Kind::threads, Kind::processes),
+const auto kKinds = kThreadSanitizer ? std::vector{Kind::threads} : std::vector{Kind::threads, Kind::processes};
+INSTANTIATE_TEST_SUITE_P(, CommTest, testing::ValuesIn(kKinds),
                          [](auto& kind) { return kind.param == Kind::threads ? "threads" : "processes"; });
-#endif
 
 }  // namespace trireme::comm

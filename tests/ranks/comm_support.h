@@ -12,6 +12,12 @@
 
 namespace trireme::comm {
 
+#ifdef __SANITIZE_THREAD__  // slow, and its run-time does not follow forks
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
 using Body = std::function<void(Backend&)>;
 using std::chrono::milliseconds;
 

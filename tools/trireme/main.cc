@@ -14,6 +14,7 @@ int run(int argc, char** argv) {
   program.require_subcommand(1);
   trireme::tools::add_bench(program);
   trireme::tools::add_data(program);
+  trireme::tools::add_launch(program);
   trireme::tools::add_pipeline(program);
   trireme::tools::add_preprocess(program);
   trireme::tools::add_tokenizer(program);

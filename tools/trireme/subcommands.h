@@ -8,6 +8,7 @@ namespace trireme::tools {
 
 void add_bench(CLI::App& program);
 void add_data(CLI::App& program);
+void add_launch(CLI::App& program);
 void add_pipeline(CLI::App& program);
 void add_preprocess(CLI::App& program);
 void add_tokenizer(CLI::App& program);

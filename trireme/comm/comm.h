@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,7 +25,8 @@ using base::DType;
 
 enum class Reduce : uint8_t { sum, max };
 
-/// An operation in flight. Destroying it unwaited is allowed; the operation still completes.
+/// An operation in flight. Destroying it unwaited is allowed; the operation still completes. When an exception
+/// destroys it, buffers go too: then the job fails, and nobody touches the buffers any more.
 class Work {
  public:
   class State {
@@ -32,9 +34,17 @@ class Work {
     virtual ~State() = default;
     virtual void wait() = 0;
     virtual bool done() = 0;
+    virtual void abandon() = 0;
   };
   Work() = default;  // already complete
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Work(const Work&) = default;
+  Work(Work&&) = default;
+  Work& operator=(const Work&) = default;
+  Work& operator=(Work&&) = default;
+  ~Work() {
+    if (state_ && std::uncaught_exceptions() > 0) state_->abandon();
+  }
   /// Returns when the buffers may be used again. Throws CommError (op, group, rank, peer, waited) when a
   /// peer died, the job was aborted or the deadline passed.
   void wait() {

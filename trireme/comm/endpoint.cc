@@ -47,6 +47,13 @@ bool Op::done() {
   return finished();
 }
 
+void Op::abandon() {
+  if (finished()) return;
+  endpoint_->segment_->fail(endpoint_->rank_, "ended with an error while operations were in flight");
+  endpoint_->poll();  // finishes this rank's operations in failure
+  endpoint_->await_quiet_peers();
+}
+
 void Op::finish(std::string error) {
   error_ = std::move(error);
   --endpoint_->pending_;

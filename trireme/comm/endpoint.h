@@ -35,6 +35,7 @@ class Op : public Work::State {
   explicit Op(std::shared_ptr<Endpoint> endpoint) : endpoint_(std::move(endpoint)) {}
   void wait() override;
   bool done() override;
+  void abandon() override;
   /// What it is, for errors: "all_reduce of 12 fp32 in group 'dp' (ranks 0 2)".
   virtual std::string describe() const = 0;
   /// The world ranks it cannot go on without. Called by the endpoint.

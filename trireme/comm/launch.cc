@@ -138,20 +138,17 @@ class Job {
     int port = options_.master_port != 0 ? options_.master_port : free_port();
     for (int local = 0; local < options_.nproc; ++local) start(local, port);
     store_.serve();
-    std::optional<Clock::time_point> terminate, kill;
+    constexpr auto kNever = Clock::time_point::max();
+    Clock::time_point due = kNever;  // the next signal to ranks that go on after a failure
+    int sent = 0;
     while (!running_.empty()) {
-      wait(terminate ? *terminate : kill ? *kill : Clock::now() + std::chrono::hours(1));
+      wait(due);
       reap(WNOHANG);
-      if (!failures_.empty() && !terminate && !kill) terminate = Clock::now() + options_.settle;
-      if (terminate && Clock::now() >= *terminate) {
-        ended_ = running_.size();
-        signal_all(SIGTERM);
-        terminate.reset();
-        kill = Clock::now() + options_.grace;
-      } else if (kill && Clock::now() >= *kill) {
-        signal_all(SIGKILL);
-        kill = Clock::now() + std::chrono::hours(1);
-      }
+      if (!failures_.empty() && sent == 0 && due == kNever) due = Clock::now() + options_.settle;
+      if (Clock::now() < due) continue;
+      if (sent == 0) ended_ = running_.size();
+      signal_all(sent == 0 ? SIGTERM : SIGKILL);
+      due = sent++ == 0 ? Clock::now() + options_.grace : kNever;
     }
     for (Output& output : outputs_)
       if (output.open()) output.copy();
