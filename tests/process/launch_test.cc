@@ -37,8 +37,9 @@ std::string read_all(int fd) {
 }
 
 /// Runs the launcher in a process of its own; `meanwhile` gets its id.
-Result launch(const LaunchOptions& options, const std::string& script,
-              const std::function<void(pid_t)>& meanwhile = [](pid_t) {}) {
+Result launch(
+    const LaunchOptions& options, const std::string& script,
+    const std::function<void(pid_t)>& meanwhile = [](pid_t) {}) {
   int out[2], err[2];
   EXPECT_EQ(::pipe2(out, O_CLOEXEC), 0);
   EXPECT_EQ(::pipe2(err, O_CLOEXEC), 0);
@@ -80,7 +81,8 @@ std::string sorted_lines(const std::string& text) {
 
 /// A folder of the test, removed at its end.
 struct Folder {
-  Folder() : path(std::filesystem::temp_directory_path() / fmt::format("launch_test_{}", ::getpid())) {
+  Folder()
+      : path(std::filesystem::temp_directory_path() / fmt::format("launch_test_{}", ::getpid())) {
     std::filesystem::create_directories(path);
   }
   ~Folder() { std::filesystem::remove_all(path); }
@@ -92,7 +94,8 @@ void await_files(const Folder& folder, size_t count) {
     std::filesystem::directory_iterator entries(folder.path);
     return std::distance(begin(entries), end(entries));
   };
-  for (int i = 0; i < 1000 && files() < static_cast<ptrdiff_t>(count); ++i) std::this_thread::sleep_for(10ms);
+  for (int i = 0; i < 1000 && files() < static_cast<ptrdiff_t>(count); ++i)
+    std::this_thread::sleep_for(10ms);
 }
 
 std::vector<pid_t> processes_in(const Folder& folder) {
@@ -112,38 +115,50 @@ bool alive(pid_t id) {
 }
 
 TEST(Launch, RanksGetTheirVariablesAndPrefixedOutput) {
-  Result result = launch({.nproc = 3}, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE "
-                                       "$MASTER_ADDR; printf 'to stderr' >&2; test -n \"$MASTER_PORT$TRIREME_STORE\"");
+  Result result =
+      launch({.nproc = 3},
+             "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE "
+             "$MASTER_ADDR; printf 'to stderr' >&2; test -n \"$MASTER_PORT$TRIREME_STORE\"");
   EXPECT_EQ(result.code(), 0);
-  EXPECT_EQ(sorted_lines(result.out), "[rank 0] 0/3 0/3 0/1 127.0.0.1\n[rank 1] 1/3 1/3 0/1 127.0.0.1\n"
-                                      "[rank 2] 2/3 2/3 0/1 127.0.0.1");
+  EXPECT_EQ(sorted_lines(result.out),
+            "[rank 0] 0/3 0/3 0/1 127.0.0.1\n[rank 1] 1/3 1/3 0/1 127.0.0.1\n"
+            "[rank 2] 2/3 2/3 0/1 127.0.0.1");
   EXPECT_EQ(sorted_lines(result.err), "[rank 0] to stderr\n[rank 1] to stderr\n[rank 2] to stderr");
 }
 
 TEST(Launch, SeveralNodesNumberTheirRanksInOrder) {
-  Result result = launch({.nproc = 2, .nnodes = 3, .node_rank = 1, .master_addr = "head", .master_port = 1234, .prefix = false},
-                         "echo $RANK/$WORLD_SIZE $LOCAL_RANK $GROUP_RANK $MASTER_ADDR:$MASTER_PORT $TRIREME_STORE");
+  Result result = launch(
+      {.nproc = 2,
+       .nnodes = 3,
+       .node_rank = 1,
+       .master_addr = "head",
+       .master_port = 1234,
+       .prefix = false},
+      "echo $RANK/$WORLD_SIZE $LOCAL_RANK $GROUP_RANK $MASTER_ADDR:$MASTER_PORT $TRIREME_STORE");
   EXPECT_EQ(sorted_lines(result.out), "2/6 0 1 head:1234\n3/6 1 1 head:1234");
   EXPECT_EQ(launch({.nproc = 2, .nnodes = 3}, "true").code(), 2);
 }
 
 TEST(Launch, TheFirstFailureEndsTheRestAndGivesTheExitCode) {
-  Result result = launch({.nproc = 3, .settle = 100ms}, "if [ $RANK = 1 ]; then exit 7; fi; exec sleep 100");
+  Result result =
+      launch({.nproc = 3, .settle = 100ms}, "if [ $RANK = 1 ]; then exit 7; fi; exec sleep 100");
   EXPECT_EQ(result.code(), 7);
   EXPECT_THAT(result.err, HasSubstr("rank 1 ended with exit code 7; 2 other ranks were stopped"));
   EXPECT_LT(result.seconds, 5);
 }
 
 TEST(Launch, AKilledRankIsToldFromThoseThatReportItsLoss) {
-  // Rank 2 is killed; the others notice and end with a communication error (3), and may be seen to end first.
+  // Rank 2 is killed; the others notice and end with a communication error (3), and may be seen to
+  // end first.
   Result result = launch({.nproc = 3}, "if [ $RANK = 2 ]; then sleep 0.2; kill -9 $$; fi; exit 3");
   EXPECT_EQ(result.code(), 137);
   EXPECT_THAT(result.err, HasSubstr("rank 2 was killed by signal 9 (SIGKILL)"));
 }
 
 TEST(Launch, RanksThatIgnoreTheEndAreKilled) {
-  Result result = launch({.nproc = 2, .settle = 50ms, .grace = 300ms},
-                         "if [ $RANK = 1 ]; then exit 5; fi; trap '' TERM; while :; do sleep 0.1; done");
+  Result result =
+      launch({.nproc = 2, .settle = 50ms, .grace = 300ms},
+             "if [ $RANK = 1 ]; then exit 5; fi; trap '' TERM; while :; do sleep 0.1; done");
   EXPECT_EQ(result.code(), 5);
   EXPECT_LT(result.seconds, 5);
 }
@@ -151,8 +166,10 @@ TEST(Launch, RanksThatIgnoreTheEndAreKilled) {
 TEST(Launch, SignalsReachAllRanks) {
   Folder folder;
   for (int signal : {SIGTERM, SIGINT}) {
-    Result result = launch({.nproc = 2}, fmt::format("trap 'echo saved; exit 0' TERM INT; echo $$ > {}/{}-$RANK; while :; do sleep 0.05; done",
-                                                     folder.path.string(), signal),
+    Result result = launch({.nproc = 2},
+                           fmt::format("trap 'echo saved; exit 0' TERM INT; echo $$ > {}/{}-$RANK; "
+                                       "while :; do sleep 0.05; done",
+                                       folder.path.string(), signal),
                            [&](pid_t launcher) {
                              await_files(folder, signal == SIGTERM ? 2 : 4);
                              std::this_thread::sleep_for(100ms);
@@ -165,11 +182,13 @@ TEST(Launch, SignalsReachAllRanks) {
 
 TEST(Launch, RanksDoNotOutliveAKilledLauncher) {
   Folder folder;
-  Result result = launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path.string()), [&](pid_t launcher) {
-    await_files(folder, 3);
-    std::this_thread::sleep_for(100ms);
-    ::kill(launcher, SIGKILL);
-  });
+  Result result =
+      launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path.string()),
+             [&](pid_t launcher) {
+               await_files(folder, 3);
+               std::this_thread::sleep_for(100ms);
+               ::kill(launcher, SIGKILL);
+             });
   EXPECT_EQ(result.code(), 137);
   std::this_thread::sleep_for(200ms);
   for (pid_t id : processes_in(folder)) EXPECT_FALSE(alive(id));
@@ -177,7 +196,8 @@ TEST(Launch, RanksDoNotOutliveAKilledLauncher) {
 
 TEST(Launch, RestartsAfterAFailure) {
   Result result = launch({.nproc = 2, .max_restarts = 2, .settle = 50ms},
-                         "echo start $TORCHELASTIC_RESTART_COUNT; if [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ]; then exit 9; fi; sleep 0.2");
+                         "echo start $TORCHELASTIC_RESTART_COUNT; if [ "
+                         "$RANK$TORCHELASTIC_RESTART_COUNT = 10 ]; then exit 9; fi; sleep 0.2");
   EXPECT_EQ(result.code(), 0);
   EXPECT_THAT(result.err, HasSubstr("rank 1 ended with exit code 9"));
   EXPECT_THAT(result.err, HasSubstr("restart 1 of 2"));
@@ -194,7 +214,9 @@ TEST(Launch, ACommandThatDoesNotExistIsNamed) {
     ::_exit(launch_local({.nproc = 1}, {"/no/such/program"}));
   }
   ::close(out[1]);
-  EXPECT_THAT(read_all(out[0]), HasSubstr("[rank 0] trireme: error: cannot run /no/such/program: No such file or directory"));
+  EXPECT_THAT(
+      read_all(out[0]),
+      HasSubstr("[rank 0] trireme: error: cannot run /no/such/program: No such file or directory"));
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(WEXITSTATUS(status), 127);

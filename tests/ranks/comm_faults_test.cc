@@ -31,7 +31,8 @@ TEST(Faults, AKilledRankIsNamedWithinASecondWhateverItDid) {
           Kind::processes, 4,
           [&](Backend& backend) {
             Comm comm = world(backend);
-            Comm half = backend.make(comm.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "half");
+            Comm half =
+                backend.make(comm.rank() < 2 ? std::vector{0, 1} : std::vector{2, 3}, "half");
             comm.barrier();
             if (comm.rank() == victim)
               std::thread([&] {

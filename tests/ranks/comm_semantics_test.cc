@@ -38,7 +38,8 @@ TEST_P(CommTest, MessagesMatchByTagInOrder) {
     } else {
       int64_t got[3];
       Work works[3];
-      for (int i = 0; i < 3; ++i) works[i] = comm.irecv(&got[i], sizeof got[i], 0, 9);  // posted ahead
+      for (int i = 0; i < 3; ++i)
+        works[i] = comm.irecv(&got[i], sizeof got[i], 0, 9);  // posted ahead
       for (int i = 2; i >= 0; --i) works[i].wait();
       require(got[0] == 0 && got[1] == 1 && got[2] == 2, "order of equal tags");
     }
@@ -100,10 +101,11 @@ TEST_P(CommTest, OperationsProgressWhileTheRankComputes) {
     Work reduce = comm.all_reduce(data.data(), data.size(), DType::f32);
     Work receive = comm.irecv(received.data(), received.size(), 1 - comm.rank(), 3);
     Work send = comm.isend(sent.data(), sent.size(), 1 - comm.rank(), 3);
-    // Neither rank is inside the library for a while: only the progress threads can complete all of it. A look does
-    // a small part of the work at most.
+    // Neither rank is inside the library for a while: only the progress threads can complete all of
+    // it. A look does a small part of the work at most.
     std::this_thread::sleep_for(kThreadSanitizer ? 10s : 2s);
-    require(reduce.done() && receive.done() && send.done(), "not complete after 2 s without a call");
+    require(reduce.done() && receive.done() && send.done(),
+            "not complete after 2 s without a call");
     require(data.front() == 2 && data.back() == 2, "the sum");
     require(received.data()[received.size() - 1] == std::byte(6 - comm.rank()), "the message");
   }));
@@ -113,10 +115,13 @@ TEST_P(CommTest, ManyGroupsAndInterleavedOperations) {
   expect_clean(run(8, [](Backend& backend) {
     int me = backend.rank();
     Comm all = world(backend);
-    Comm even_odd = backend.make(me % 2 == 0 ? std::vector{0, 2, 4, 6} : std::vector{7, 5, 3, 1}, fmt::format("parity{}", me % 2));
+    Comm even_odd = backend.make(me % 2 == 0 ? std::vector{0, 2, 4, 6} : std::vector{7, 5, 3, 1},
+                                 fmt::format("parity{}", me % 2));
     Comm pair = backend.make({me / 2 * 2, me / 2 * 2 + 1}, fmt::format("pair{}", me / 2));
     Comm alone = backend.make({me}, fmt::format("alone{}", me));
-    require(alone.size() == 1 && pair.size() == 2 && even_odd.rank() == (me % 2 == 0 ? me / 2 : (7 - me) / 2), "places");
+    require(alone.size() == 1 && pair.size() == 2 &&
+                even_odd.rank() == (me % 2 == 0 ? me / 2 : (7 - me) / 2),
+            "places");
     for (int round = 0; round < 20; ++round) {
       std::vector<int64_t> a(100 + round * 1000, me), b(70'000, me), c(3, me), d(50, me);
       std::vector<Work> works;
@@ -162,7 +167,8 @@ TEST_P(CommTest, TrafficIsCountedPerKind) {
     comm.isend(a.data(), 12, 1 - comm.rank(), 0);
     comm.irecv(b.data(), 12, 1 - comm.rank(), 0).wait();
     Traffic traffic = comm.traffic();
-    require(traffic.all_reduce == 40 && traffic.reduce_scatter == 40 && traffic.all_gather == 40, "collectives");
+    require(traffic.all_reduce == 40 && traffic.reduce_scatter == 40 && traffic.all_gather == 40,
+            "collectives");
     require(traffic.broadcast == 20 && traffic.all_to_all == 0 && traffic.p2p == 12, "others");
   }));
 }
@@ -218,7 +224,8 @@ TEST_P(CommTest, DisagreementNamesBothCalls) {
     comm.all_reduce(data.data(), comm.rank() == 0 ? 12 : 10, DType::f32).wait();
   });
   for (const std::string& outcome : outcomes)
-    EXPECT_THAT(outcome, AllOf(HasSubstr("all_reduce of 12 fp32"), HasSubstr("all_reduce of 10 fp32"), HasSubstr("'dp'")));
+    EXPECT_THAT(outcome, AllOf(HasSubstr("all_reduce of 12 fp32"),
+                               HasSubstr("all_reduce of 10 fp32"), HasSubstr("'dp'")));
   outcomes = run(2, [](Backend& backend) {
     Comm comm = world(backend);
     std::vector<float> data(40);
@@ -237,7 +244,8 @@ TEST_P(CommTest, AReceiveOfAnotherSizeIsAnError) {
     if (comm.rank() == 1) comm.irecv(data, 100, 0, 7).wait();
     comm.barrier();
   });
-  EXPECT_THAT(outcomes[1], AllOf(HasSubstr("receive of 100 bytes from rank 0 with tag 7"), HasSubstr("has 64 bytes")));
+  EXPECT_THAT(outcomes[1], AllOf(HasSubstr("receive of 100 bytes from rank 0 with tag 7"),
+                                 HasSubstr("has 64 bytes")));
   EXPECT_THAT(outcomes[0], HasSubstr("has 64 bytes"));
 }
 
@@ -252,8 +260,10 @@ TEST_P(CommTest, ADeadlineNamesOperationGroupRankPeerAndTime) {
       },
       300ms);
   for (const std::string& outcome : outcomes)
-    EXPECT_THAT(outcome, AllOf(HasSubstr("gave up: all_reduce of 1 fp32 in group 'tp' (ranks 0 1 2) waited 0.3"),
-                               HasSubstr("for rank 1"), HasSubstr("(timeout 0.30 s)")));
+    EXPECT_THAT(
+        outcome,
+        AllOf(HasSubstr("gave up: all_reduce of 1 fp32 in group 'tp' (ranks 0 1 2) waited 0.3"),
+              HasSubstr("for rank 1"), HasSubstr("(timeout 0.30 s)")));
   outcomes = run(
       2,
       [](Backend& backend) {
@@ -263,7 +273,9 @@ TEST_P(CommTest, ADeadlineNamesOperationGroupRankPeerAndTime) {
         if (comm.rank() == 1) std::this_thread::sleep_for(700ms);
       },
       200ms);
-  EXPECT_THAT(outcomes[0], AllOf(HasSubstr("receive of 4 bytes from rank 1 with tag 3 in group 'pp'"), HasSubstr("waited 0.2")));
+  EXPECT_THAT(outcomes[0],
+              AllOf(HasSubstr("receive of 4 bytes from rank 1 with tag 3 in group 'pp'"),
+                    HasSubstr("waited 0.2")));
 }
 
 TEST_P(CommTest, AbortEndsPendingAndLaterOperations) {
@@ -288,7 +300,8 @@ TEST_P(CommTest, AbortEndsPendingAndLaterOperations) {
     } catch (const base::CommError& error) {
       later = error.what();
     }
-    require(pending.find("rank 2 aborted: the disk is full") != std::string::npos, "pending: " + pending);
+    require(pending.find("rank 2 aborted: the disk is full") != std::string::npos,
+            "pending: " + pending);
     require(later.find("rank 2 aborted: the disk is full") != std::string::npos, "later: " + later);
   });
   expect_clean(outcomes);
@@ -307,20 +320,23 @@ TEST_P(CommTest, ARankThatEndsEarlyIsNamedAtOnce) {
   EXPECT_LT(watch.seconds(), 10);
 }
 
-// The buffers of operations in flight are freed while an error unwinds; nobody may touch them after that.
+// The buffers of operations in flight are freed while an error unwinds; nobody may touch them after
+// that.
 TEST_P(CommTest, AnErrorAmidOperationsFailsTheJob) {
   for (int i = 0; i < 10; ++i) {
     Outcomes outcomes = run(3, [](Backend& backend) {
       Comm comm = world(backend);
       std::vector<float> data(1 << 18, 1);
       std::vector<Work> works;
-      for (int k = 0; k < 20; ++k) works.push_back(comm.all_reduce(data.data(), data.size(), DType::f32, Reduce::max));
+      for (int k = 0; k < 20; ++k)
+        works.push_back(comm.all_reduce(data.data(), data.size(), DType::f32, Reduce::max));
       if (comm.rank() == 1) throw std::runtime_error("out of luck");
       for (Work& work : works) work.wait();
       comm.barrier();
     });
     EXPECT_EQ(outcomes[1], "out of luck");
-    EXPECT_THAT(outcomes[0], HasSubstr("rank 1 ended with an error while operations were in flight"));
+    EXPECT_THAT(outcomes[0],
+                HasSubstr("rank 1 ended with an error while operations were in flight"));
   }
 }
 

@@ -30,8 +30,8 @@ Outcomes run_threads(int ranks, const Body& body, milliseconds timeout) {
   return outcomes;
 }
 
-[[noreturn]] void be_rank(int rank, int ranks, const std::string& address, const Body& body, milliseconds timeout,
-                          int report) {
+[[noreturn]] void be_rank(int rank, int ranks, const std::string& address, const Body& body,
+                          milliseconds timeout, int report) {
   std::string error;
   try {
     auto store = connect_store(address);
@@ -73,7 +73,8 @@ Outcomes run_processes(int ranks, const Body& body, milliseconds timeout) {
 }  // namespace
 
 Outcomes run_ranks(Kind kind, int ranks, const Body& body, milliseconds timeout) {
-  return kind == Kind::threads ? run_threads(ranks, body, timeout) : run_processes(ranks, body, timeout);
+  return kind == Kind::threads ? run_threads(ranks, body, timeout)
+                               : run_processes(ranks, body, timeout);
 }
 
 void require(bool condition, const std::string& what) {
@@ -90,8 +91,10 @@ std::vector<int> all_ranks(const Backend& backend) {
   return ranks;
 }
 
-const auto kKinds = kThreadSanitizer ? std::vector{Kind::threads} : std::vector{Kind::threads, Kind::processes};
-INSTANTIATE_TEST_SUITE_P(, CommTest, testing::ValuesIn(kKinds),
-                         [](auto& kind) { return kind.param == Kind::threads ? "threads" : "processes"; });
+const auto kKinds =
+    kThreadSanitizer ? std::vector{Kind::threads} : std::vector{Kind::threads, Kind::processes};
+INSTANTIATE_TEST_SUITE_P(, CommTest, testing::ValuesIn(kKinds), [](auto& kind) {
+  return kind.param == Kind::threads ? "threads" : "processes";
+});
 
 }  // namespace trireme::comm

@@ -25,7 +25,8 @@ using std::chrono::milliseconds;
 using Outcomes = std::vector<std::string>;
 
 enum class Kind { threads, processes };
-Outcomes run_ranks(Kind kind, int ranks, const Body& body, milliseconds timeout = std::chrono::seconds(60));
+Outcomes run_ranks(Kind kind, int ranks, const Body& body,
+                   milliseconds timeout = std::chrono::seconds(60));
 
 /// Throws with `what` unless `condition` holds; works in every rank.
 void require(bool condition, const std::string& what);
@@ -34,7 +35,9 @@ void require(bool condition, const std::string& what);
 void expect_clean(const Outcomes& outcomes);
 
 std::vector<int> all_ranks(const Backend& backend);
-inline Comm world(Backend& backend) { return backend.make(all_ranks(backend), "world"); }
+inline Comm world(Backend& backend) {
+  return backend.make(all_ranks(backend), "world");
+}
 
 /// Seconds since the first call's result was made.
 class Watch {

@@ -1,4 +1,5 @@
-// trireme launch: ranks on this host with torchrun's variables; `--check` tries their communication.
+// trireme launch: ranks on this host with torchrun's variables; `--check` tries their
+// communication.
 
 #include "trireme/comm/launch.h"
 
@@ -25,16 +26,20 @@ struct Options {
 
 using comm::Comm, comm::DType;
 
-/// One row of the table: runs the operation, which throws where a result is wrong, and prints its time.
-void measure(const Comm& comm, const char* name, int64_t bytes, const std::function<void()>& operation) {
+/// One row of the table: runs the operation, which throws where a result is wrong, and prints its
+/// time.
+void measure(const Comm& comm, const char* name, int64_t bytes,
+             const std::function<void()>& operation) {
   operation();
   comm.barrier();
   const int times = bytes > (1 << 20) ? 5 : 50;
   auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < times; ++i) operation();
-  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / times;
+  double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / times;
   if (comm.rank() == 0)
-    fmt::print("{:<16}{:>12}{:>14.1f}{:>10.2f}\n", name, bytes, seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9);
+    fmt::print("{:<16}{:>12}{:>14.1f}{:>10.2f}\n", name, bytes, seconds * 1e6,
+               static_cast<double>(bytes) / seconds * 1e-9);
 }
 
 /// Runs in each rank of `trireme launch --check`.
@@ -45,9 +50,12 @@ void check_communication() {
   Comm comm = backend->make(all, "check");
   const int ranks = comm.size(), me = comm.rank();
   auto expect = [&](bool right, const char* name) {
-    if (!right) throw base::InternalError(fmt::format("{} on {} ranks gives a wrong result", name, ranks));
+    if (!right)
+      throw base::InternalError(fmt::format("{} on {} ranks gives a wrong result", name, ranks));
   };
-  if (me == 0) fmt::print("{} ranks\n{:<16}{:>12}{:>14}{:>10}\n", ranks, "operation", "bytes", "microseconds", "GB/s");
+  if (me == 0)
+    fmt::print("{} ranks\n{:<16}{:>12}{:>14}{:>10}\n", ranks, "operation", "bytes", "microseconds",
+               "GB/s");
   for (int64_t bytes : {1 << 10, 1 << 20, 16 << 20}) {
     const int64_t each = bytes / 4 / ranks, count = each * ranks;
     std::vector<float> in(count), out(count);
@@ -108,8 +116,10 @@ void add_launch(CLI::App& program) {
   sub->add_option("--nnodes", launch.nnodes, "Hosts; each runs trireme launch");
   sub->add_option("--node-rank", launch.node_rank, "This host's number, from 0");
   sub->add_option("--master-addr", launch.master_addr, "Address of the host of rank 0");
-  sub->add_option("--master-port", launch.master_port, "A free port there; 0: chosen (one host)")->check(CLI::Range(0, 65535));
-  sub->add_option("--max-restarts", launch.max_restarts, "Start all ranks again after a failure, this many times");
+  sub->add_option("--master-port", launch.master_port, "A free port there; 0: chosen (one host)")
+      ->check(CLI::Range(0, 65535));
+  sub->add_option("--max-restarts", launch.max_restarts,
+                  "Start all ranks again after a failure, this many times");
   sub->add_flag("--no-prefix", options->no_prefix, "Leave the ranks' output as it is");
   sub->add_flag("--check", options->check, "Run every collective on the ranks and print times");
   sub->add_flag("--check-rank", options->check_rank)->group("");

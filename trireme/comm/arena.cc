@@ -4,7 +4,8 @@
 
 namespace trireme::comm {
 
-Arena::Arena(std::shared_ptr<Segment> segment, int rank) : segment_(std::move(segment)), rank_(rank) {
+Arena::Arena(std::shared_ptr<Segment> segment, int rank)
+    : segment_(std::move(segment)), rank_(rank) {
   free_[segment_->arena_begin(rank)] = segment_->arena_size();
 }
 
@@ -27,9 +28,10 @@ std::byte* Arena::alloc(size_t bytes) {
     used_[start] = need;
     return segment_->at(start);
   }
-  throw base::CommError(fmt::format("rank {}: no room for {} bytes in the {} GiB of shared memory of a rank; messages "
-                                    "are sent faster than their peers receive them",
-                                    rank_, bytes, segment_->arena_size() >> 30));
+  throw base::CommError(fmt::format(
+      "rank {}: no room for {} bytes in the {} GiB of shared memory of a rank; messages "
+      "are sent faster than their peers receive them",
+      rank_, bytes, segment_->arena_size() >> 30));
 }
 
 void Arena::free(std::byte* block) {

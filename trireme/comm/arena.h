@@ -1,7 +1,7 @@
 #pragma once
-// Arena: one rank's part of the segment, from which that rank alone allocates. What is free and what is in use is
-// known to the rank only, outside of the segment, so a killed peer cannot damage it. Other ranks hand blocks back
-// through the rank's `returned` list. Thread-safe.
+// Arena: one rank's part of the segment, from which that rank alone allocates. What is free and
+// what is in use is known to the rank only, outside of the segment, so a killed peer cannot damage
+// it. Other ranks hand blocks back through the rank's `returned` list. Thread-safe.
 
 #include <cstddef>
 #include <map>
@@ -15,7 +15,8 @@ namespace trireme::comm {
 class Arena {
  public:
   Arena(std::shared_ptr<Segment> segment, int rank);
-  /// A block of at least `bytes`, aligned to 64; large ones to a page. CommError when the arena is full.
+  /// A block of at least `bytes`, aligned to 64; large ones to a page. CommError when the arena is
+  /// full.
   std::byte* alloc(size_t bytes);
   void free(std::byte* block);
 

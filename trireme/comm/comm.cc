@@ -13,12 +13,14 @@ struct Comm::Shared {
   int rank = 0;
   std::string name;
   std::shared_ptr<Group> group;  // null: a group of one
-  std::atomic<int64_t> all_reduce{0}, reduce_scatter{0}, all_gather{0}, broadcast{0}, all_to_all{0}, p2p{0};
+  std::atomic<int64_t> all_reduce{0}, reduce_scatter{0}, all_gather{0}, broadcast{0}, all_to_all{0},
+      p2p{0};
 
   template <class... A>
   void expect(bool condition, const char* op, fmt::format_string<A...> what, A&&... args) const {
     if (!condition)
-      throw base::ConfigError(fmt::format("{} in group '{}' of {} ranks: {}", op, name, ranks.size(),
+      throw base::ConfigError(fmt::format("{} in group '{}' of {} ranks: {}", op, name,
+                                          ranks.size(),
                                           fmt::format(what, std::forward<A>(args)...)));
   }
   void expect_buffer(const char* op, const void* data, int64_t count) const {
@@ -48,17 +50,26 @@ Comm::Comm() : Comm({0}, 0, "self", nullptr) {}
 
 Comm::Comm(std::vector<int> ranks, int rank, std::string name, std::shared_ptr<Group> group)
     : shared_(std::make_shared<Shared>()) {
-  base::check(group != nullptr || ranks.size() == 1, "a group of {} ranks without a backend", ranks.size());
+  base::check(group != nullptr || ranks.size() == 1, "a group of {} ranks without a backend",
+              ranks.size());
   shared_->ranks = std::move(ranks);
   shared_->rank = rank;
   shared_->name = std::move(name);
   shared_->group = std::move(group);
 }
 
-int Comm::rank() const { return shared_->rank; }
-int Comm::size() const { return static_cast<int>(shared_->ranks.size()); }
-const std::vector<int>& Comm::ranks() const { return shared_->ranks; }
-const std::string& Comm::name() const { return shared_->name; }
+int Comm::rank() const {
+  return shared_->rank;
+}
+int Comm::size() const {
+  return static_cast<int>(shared_->ranks.size());
+}
+const std::vector<int>& Comm::ranks() const {
+  return shared_->ranks;
+}
+const std::string& Comm::name() const {
+  return shared_->name;
+}
 
 Work Comm::all_reduce(void* data, int64_t count, DType dtype, Reduce reduce) const {
   shared_->expect_buffer("all_reduce", data, count);
@@ -77,7 +88,8 @@ Work Comm::reduce_scatter(const void* in, void* out, std::span<const int64_t> co
   return shared_->group->reduce_scatter(in, out, counts, dtype, reduce);
 }
 
-Work Comm::all_gather(const void* in, void* out, std::span<const int64_t> counts, DType dtype) const {
+Work Comm::all_gather(const void* in, void* out, std::span<const int64_t> counts,
+                      DType dtype) const {
   int64_t total = shared_->total("all_gather", counts), bytes = total * base::size_of(dtype);
   shared_->expect_buffer("all_gather", in, counts[rank()]);
   shared_->expect_buffer("all_gather", out, total);
@@ -88,7 +100,8 @@ Work Comm::all_gather(const void* in, void* out, std::span<const int64_t> counts
 
 Work Comm::broadcast(void* data, int64_t count, DType dtype, int root) const {
   shared_->expect_buffer("broadcast", data, count);
-  shared_->expect(root >= 0 && root < size(), "broadcast", "root {}; expected an index in the group", root);
+  shared_->expect(root >= 0 && root < size(), "broadcast",
+                  "root {}; expected an index in the group", root);
   if (!shared_->group) return {};
   shared_->broadcast += count * base::size_of(dtype);
   return shared_->group->broadcast(data, count, dtype, root);
@@ -96,11 +109,13 @@ Work Comm::broadcast(void* data, int64_t count, DType dtype, int root) const {
 
 Work Comm::all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
                       std::span<const int64_t> recv_counts, DType dtype) const {
-  int64_t sent = shared_->total("all_to_all", send_counts), received = shared_->total("all_to_all", recv_counts);
+  int64_t sent = shared_->total("all_to_all", send_counts),
+          received = shared_->total("all_to_all", recv_counts);
   shared_->expect_buffer("all_to_all", in, sent);
   shared_->expect_buffer("all_to_all", out, received);
-  shared_->expect(send_counts[rank()] == recv_counts[rank()], "all_to_all", "sends {} elements to itself, expects {}",
-                  send_counts[rank()], recv_counts[rank()]);
+  shared_->expect(send_counts[rank()] == recv_counts[rank()], "all_to_all",
+                  "sends {} elements to itself, expects {}", send_counts[rank()],
+                  recv_counts[rank()]);
   int64_t bytes = sent * base::size_of(dtype);
   if (!shared_->group) return copy(in, out, bytes);
   shared_->all_to_all += bytes;

@@ -1,11 +1,13 @@
 #pragma once
-// Comm: an ordered set of ranks with collectives and point-to-point messages on raw contiguous buffers.
+// Comm: an ordered set of ranks with collectives and point-to-point messages on raw contiguous
+// buffers.
 //
-// A Comm is a cheap handle; copies refer to the same group. Size 1 is the identity. Every call on a group
-// is collective unless said otherwise: all its ranks call the same operations in the same order. Each
-// operation returns a Work; buffers must stay untouched until its wait() returns. Asynchronous operations
-// progress while the caller computes. Reductions run in rank order with fp32 accumulation for 16-bit types,
-// so results are bit-identical from run to run and between backends.
+// A Comm is a cheap handle; copies refer to the same group. Size 1 is the identity. Every call on a
+// group is collective unless said otherwise: all its ranks call the same operations in the same
+// order. Each operation returns a Work; buffers must stay untouched until its wait() returns.
+// Asynchronous operations progress while the caller computes. Reductions run in rank order with
+// fp32 accumulation for 16-bit types, so results are bit-identical from run to run and between
+// backends.
 //
 //   Work work = dp.all_reduce(grad.data(), n, DType::f32);  ...compute...  work.wait();
 
@@ -25,8 +27,9 @@ using base::DType;
 
 enum class Reduce : uint8_t { sum, max };
 
-/// An operation in flight. Destroying it unwaited is allowed; the operation still completes. When an exception
-/// destroys it, buffers go too: then the job fails, and nobody touches the buffers any more.
+/// An operation in flight. Destroying it unwaited is allowed; the operation still completes. When
+/// an exception destroys it, buffers go too: then the job fails, and nobody touches the buffers any
+/// more.
 class Work {
  public:
   class State {
@@ -45,8 +48,8 @@ class Work {
   ~Work() {
     if (state_ && std::uncaught_exceptions() > 0) state_->abandon();
   }
-  /// Returns when the buffers may be used again. Throws CommError (op, group, rank, peer, waited) when a
-  /// peer died, the job was aborted or the deadline passed.
+  /// Returns when the buffers may be used again. Throws CommError (op, group, rank, peer, waited)
+  /// when a peer died, the job was aborted or the deadline passed.
   void wait() {
     if (state_) state_->wait();
   }
@@ -56,14 +59,15 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// Bytes moved by one rank, counted per kind of operation (payload, not protocol; of messages those it sent). A group
-/// of one moves nothing.
+/// Bytes moved by one rank, counted per kind of operation (payload, not protocol; of messages those
+/// it sent). A group of one moves nothing.
 struct Traffic {
-  int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, all_to_all = 0, p2p = 0;
+  int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, all_to_all = 0,
+          p2p = 0;
 };
 
-/// Memory that all ranks of the host can read where the backend shares memory; plain memory otherwise.
-/// Collectives on buffers that lie wholly inside such memory are reduced without copies.
+/// Memory that all ranks of the host can read where the backend shares memory; plain memory
+/// otherwise. Collectives on buffers that lie wholly inside such memory are reduced without copies.
 class SharedBuffer {
  public:
   SharedBuffer() = default;
@@ -84,7 +88,8 @@ class Group {
  public:
   virtual ~Group() = default;
   virtual Work all_reduce(void* data, int64_t count, DType, Reduce) = 0;
-  virtual Work reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType, Reduce) = 0;
+  virtual Work reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType,
+                              Reduce) = 0;
   virtual Work all_gather(const void* in, void* out, std::span<const int64_t> counts, DType) = 0;
   virtual Work broadcast(void* data, int64_t count, DType, int root) = 0;
   virtual Work all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
@@ -98,7 +103,8 @@ class Comm {
  public:
   /// The group of one rank.
   Comm();
-  /// Made by a Backend. `ranks` are world ranks in group order; `rank` is the index of the caller's own.
+  /// Made by a Backend. `ranks` are world ranks in group order; `rank` is the index of the caller's
+  /// own.
   Comm(std::vector<int> ranks, int rank, std::string name, std::shared_ptr<Group> group);
 
   int rank() const;
@@ -109,21 +115,23 @@ class Comm {
 
   /// data[i] = reduction over ranks, in place.
   Work all_reduce(void* data, int64_t count, DType, Reduce = Reduce::sum) const;
-  /// `in` holds sum(counts) elements; `out` receives the caller's counts[rank()] reduced ones. `out` may be
-  /// the caller's own part of `in`.
+  /// `in` holds sum(counts) elements; `out` receives the caller's counts[rank()] reduced ones.
+  /// `out` may be the caller's own part of `in`.
   Work reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType,
                       Reduce = Reduce::sum) const;
-  /// `in` holds counts[rank()] elements; `out` receives all, in rank order. `in` may be its own part of `out`.
+  /// `in` holds counts[rank()] elements; `out` receives all, in rank order. `in` may be its own
+  /// part of `out`.
   Work all_gather(const void* in, void* out, std::span<const int64_t> counts, DType) const;
   Work broadcast(void* data, int64_t count, DType, int root) const;
-  /// send_counts[r] elements go to rank r, recv_counts[r] come from it; both buffers are packed in rank order.
+  /// send_counts[r] elements go to rank r, recv_counts[r] come from it; both buffers are packed in
+  /// rank order.
   Work all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
                   std::span<const int64_t> recv_counts, DType) const;
   /// Returns when every rank has called it.
   void barrier() const;
 
-  /// Point to point (not collective). Messages between two ranks match by tag, equal tags in order. isend
-  /// never blocks whatever the size; a receive of another size than was sent is a CommError.
+  /// Point to point (not collective). Messages between two ranks match by tag, equal tags in order.
+  /// isend never blocks whatever the size; a receive of another size than was sent is a CommError.
   Work isend(const void* data, int64_t bytes, int peer, uint64_t tag) const;
   Work irecv(void* data, int64_t bytes, int peer, uint64_t tag) const;
 
@@ -143,10 +151,11 @@ class Backend {
   virtual ~Backend() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Collective over `ranks` (world ranks in group order, the caller among them). `name` is unique per group
-  /// and appears in errors.
+  /// Collective over `ranks` (world ranks in group order, the caller among them). `name` is unique
+  /// per group and appears in errors.
   virtual Comm make(std::vector<int> ranks, const std::string& name) = 0;
-  /// Makes every pending and later operation of all ranks fail within a second, with `why` and this rank.
+  /// Makes every pending and later operation of all ranks fail within a second, with `why` and this
+  /// rank.
   virtual void abort(const std::string& why) = 0;
 };
 

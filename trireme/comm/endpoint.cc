@@ -10,13 +10,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr int64_t kLend = 64 << 10;       // messages above this are read from the sender's memory if reachable
-constexpr int64_t kCopyStep = 1 << 20;    // bytes of a message that one step copies
-constexpr int kSpins = 20, kYields = 200;  // looks before sleeping; more collapses when ranks outnumber cores
-constexpr auto kNap = 1ms;                 // how late the progress thread may take over from a caller
-constexpr auto kLinger = 20ms;             // after the last operation, before it sleeps until it is woken
+constexpr int64_t kLend =
+    64 << 10;  // messages above this are read from the sender's memory if reachable
+constexpr int64_t kCopyStep = 1 << 20;  // bytes of a message that one step copies
+constexpr int kSpins = 20,
+              kYields = 200;    // looks before sleeping; more collapses when ranks outnumber cores
+constexpr auto kNap = 1ms;      // how late the progress thread may take over from a caller
+constexpr auto kLinger = 20ms;  // after the last operation, before it sleeps until it is woken
 
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+double seconds(Clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
 }  // namespace
 
 struct Endpoint::Message : Link {
@@ -38,7 +42,9 @@ class Endpoint::Caller {
   Endpoint& endpoint_;
 };
 
-void Op::wait() { endpoint_->wait(*this); }
+void Op::wait() {
+  endpoint_->wait(*this);
+}
 
 bool Op::done() {
   if (finished()) return true;
@@ -49,7 +55,8 @@ bool Op::done() {
 
 void Op::abandon() {
   if (finished()) return;
-  endpoint_->segment_->fail(endpoint_->rank_, "ended with an error while operations were in flight");
+  endpoint_->segment_->fail(endpoint_->rank_,
+                            "ended with an error while operations were in flight");
   endpoint_->poll();  // finishes this rank's operations in failure
   endpoint_->await_quiet_peers();
 }
@@ -62,11 +69,18 @@ void Op::finish(std::string error) {
 
 class Endpoint::Receive : public Op, public Task {
  public:
-  Receive(std::shared_ptr<Endpoint> endpoint, void* data, int64_t bytes, int peer, uint64_t tag, std::string name)
-      : Op(endpoint), rank_(*endpoint), data_(static_cast<std::byte*>(data)), bytes_(bytes), peer_(peer), tag_(tag),
+  Receive(std::shared_ptr<Endpoint> endpoint, void* data, int64_t bytes, int peer, uint64_t tag,
+          std::string name)
+      : Op(endpoint),
+        rank_(*endpoint),
+        data_(static_cast<std::byte*>(data)),
+        bytes_(bytes),
+        peer_(peer),
+        tag_(tag),
         name_(std::move(name)) {}
   std::string describe() const override {
-    return fmt::format("receive of {} bytes from rank {} with tag {} in group '{}'", bytes_, peer_, tag_, name_);
+    return fmt::format("receive of {} bytes from rank {} with tag {} in group '{}'", bytes_, peer_,
+                       tag_, name_);
   }
   std::vector<int> awaited() const override { return {peer_}; }
   void fail(const std::string& why) override { finish(describe() + why); }
@@ -74,10 +88,12 @@ class Endpoint::Receive : public Op, public Task {
 
   Step step() override {
     if (message_->bytes != bytes_)
-      throw base::CommError(fmt::format("{}: the message has {} bytes; both ends must agree on the size", describe(),
-                                        message_->bytes));
+      throw base::CommError(
+          fmt::format("{}: the message has {} bytes; both ends must agree on the size", describe(),
+                      message_->bytes));
     int64_t part = std::min(kCopyStep, bytes_ - copied_);
-    if (part > 0) std::memcpy(data_ + copied_, rank_.segment_->at(message_->payload) + copied_, part);
+    if (part > 0)
+      std::memcpy(data_ + copied_, rank_.segment_->at(message_->payload) + copied_, part);
     copied_ += part;
     if (copied_ < bytes_) return Step::moved;
     if (message_->lent) {
@@ -104,9 +120,13 @@ class Endpoint::Receive : public Op, public Task {
 class Endpoint::Send : public Op, public Task {
  public:
   Send(std::shared_ptr<Endpoint> endpoint, Message* message, int peer, std::string name)
-      : Op(endpoint), rank_(*endpoint), message_(message), peer_(peer), name_(std::move(name)),
-        what_(fmt::format("send of {} bytes to rank {} with tag {} in group '{}'", message->bytes, peer, message->tag,
-                          name_)) {}
+      : Op(endpoint),
+        rank_(*endpoint),
+        message_(message),
+        peer_(peer),
+        name_(std::move(name)),
+        what_(fmt::format("send of {} bytes to rank {} with tag {} in group '{}'", message->bytes,
+                          peer, message->tag, name_)) {}
   std::string describe() const override { return what_; }
   std::vector<int> awaited() const override { return {peer_}; }
   void fail(const std::string& why) override { finish(what_ + why); }
@@ -125,11 +145,16 @@ class Endpoint::Send : public Op, public Task {
 };
 
 Endpoint::Endpoint(std::shared_ptr<Segment> segment, int rank, std::chrono::milliseconds timeout)
-    : segment_(std::move(segment)), arena_(std::make_shared<Arena>(segment_, rank)), rank_(rank), timeout_(timeout) {
+    : segment_(std::move(segment)),
+      arena_(std::make_shared<Arena>(segment_, rank)),
+      rank_(rank),
+      timeout_(timeout) {
   progress_ = std::thread([this] { run_progress(); });
 }
 
-Endpoint::~Endpoint() { close(); }
+Endpoint::~Endpoint() {
+  close();
+}
 
 void Endpoint::close() {
   {
@@ -181,7 +206,8 @@ Work Endpoint::send(const void* data, int64_t bytes, int peer, uint64_t tag, uin
   return Work(op);
 }
 
-Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group, const std::string& name) {
+Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
+                       const std::string& name) {
   auto op = std::make_shared<Receive>(shared_from_this(), data, bytes, peer, tag, name);
   start(op, [&]() -> std::shared_ptr<Task> {
     Key key{group, peer, tag};
@@ -198,7 +224,8 @@ Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64
   return Work(op);
 }
 
-void Endpoint::start(const std::shared_ptr<Op>&, const std::function<std::shared_ptr<Task>()>& enqueue) {
+void Endpoint::start(const std::shared_ptr<Op>&,
+                     const std::function<std::shared_ptr<Task>()>& enqueue) {
   Caller caller(*this);
   {
     std::lock_guard lock(mutex_);
@@ -258,8 +285,9 @@ bool Endpoint::poll() {
 }
 
 void Endpoint::fail_all() {
-  std::string why = fmt::format(", on rank {}: {}", rank_,
-                                segment_->failed() ? segment_->failure() : "this rank has closed its connections");
+  std::string why = fmt::format(
+      ", on rank {}: {}", rank_,
+      segment_->failed() ? segment_->failure() : "this rank has closed its connections");
   for (auto& task : tasks_) task->fail(why);
   for (auto& [_, receives] : expected_)
     for (auto& receive : receives) receive->fail(why);
@@ -283,7 +311,9 @@ void Endpoint::wait(Op& op) {
         uint32_t seen = bell.arm();
         if (!poll() && !op.finished()) {
           check_peers(op, since);
-          if (!segment_->failed()) bell.sleep(seen, std::clamp<std::chrono::nanoseconds>(since + timeout_ - Clock::now(), 1us, 1s));
+          if (!segment_->failed())
+            bell.sleep(seen, std::clamp<std::chrono::nanoseconds>(since + timeout_ - Clock::now(),
+                                                                  1us, 1s));
         }
         bell.disarm();
       }
@@ -302,16 +332,18 @@ void Endpoint::check_peers(Op& op, Clock::time_point since) {
     if (segment_->rank(r).left == 0) continue;
     // What it did before it left is visible now; it counts if it was enough.
     std::vector<int> still = op.awaited();
-    bool arrived = segment_->rank(rank_).inbox.load() != 0 || std::find(still.begin(), still.end(), r) == still.end();
+    bool arrived = segment_->rank(rank_).inbox.load() != 0 ||
+                   std::find(still.begin(), still.end(), r) == still.end();
     if (!arrived)
-      segment_->fail(r, fmt::format("ended before the operation was complete: {}, on rank {}", op.describe(), rank_));
+      segment_->fail(r, fmt::format("ended before the operation was complete: {}, on rank {}",
+                                    op.describe(), rank_));
     return;
   }
   auto waited = Clock::now() - since;
   if (waited < timeout_) return;
-  segment_->fail(rank_, fmt::format("gave up: {} waited {:.2f} s for rank{} {} (timeout {:.2f} s)", op.describe(),
-                                    seconds(waited), awaited.size() == 1 ? "" : "s", fmt::join(awaited, " "),
-                                    seconds(timeout_)));
+  segment_->fail(rank_, fmt::format("gave up: {} waited {:.2f} s for rank{} {} (timeout {:.2f} s)",
+                                    op.describe(), seconds(waited), awaited.size() == 1 ? "" : "s",
+                                    fmt::join(awaited, " "), seconds(timeout_)));
 }
 
 // A peer that was touching this rank's buffers when the job failed stops at the end of its step.

@@ -1,13 +1,15 @@
 #pragma once
-// Endpoint: one rank's place at a segment. It keeps the rank's operations in flight and moves them on.
+// Endpoint: one rank's place at a segment. It keeps the rank's operations in flight and moves them
+// on.
 //
-// An operation is a state machine that never blocks: `step` does what can be done now. Whoever waits for one drives
-// all of them; while nobody waits, a progress thread does, so operations advance while the rank computes. It sleeps
-// on a futex when there is nothing to do. A wait looks a few times, yields, then sleeps, since ranks may outnumber
-// cores. Point-to-point messages are handled here; collectives are in segment_group.h.
+// An operation is a state machine that never blocks: `step` does what can be done now. Whoever
+// waits for one drives all of them; while nobody waits, a progress thread does, so operations
+// advance while the rank computes. It sleeps on a futex when there is nothing to do. A wait looks a
+// few times, yields, then sleeps, since ranks may outnumber cores. Point-to-point messages are
+// handled here; collectives are in segment_group.h.
 //
-// The first error ends the job: it is recorded in the segment, all operations of all ranks fail with it, and when a
-// wait has thrown, no peer touches this rank's buffers any more.
+// The first error ends the job: it is recorded in the segment, all operations of all ranks fail
+// with it, and when a wait has thrown, no peer touches this rank's buffers any more.
 
 #include <atomic>
 #include <chrono>
@@ -67,7 +69,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
  public:
   Endpoint(std::shared_ptr<Segment> segment, int rank, std::chrono::milliseconds timeout);
   ~Endpoint();
-  /// Ends in good order: later operations fail, and peers that wait for this rank are told that it left.
+  /// Ends in good order: later operations fail, and peers that wait for this rank are told that it
+  /// left.
   void close();
 
   Segment& segment() const { return *segment_; }
@@ -76,13 +79,16 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   int rank() const { return rank_; }
   SharedBuffer alloc(size_t bytes);
 
-  /// Messages between world ranks; `group` separates those of different groups, `name` is for errors. A message
-  /// in reachable memory of some size is read from there by the receiver, others are copied at once.
-  Work send(const void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group, const std::string& name);
-  Work receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group, const std::string& name);
+  /// Messages between world ranks; `group` separates those of different groups, `name` is for
+  /// errors. A message in reachable memory of some size is read from there by the receiver, others
+  /// are copied at once.
+  Work send(const void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
+            const std::string& name);
+  Work receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
+               const std::string& name);
 
-  /// Runs `enqueue` (which makes `op` known to a task and returns that task when it is new) and does at once what
-  /// can be done.
+  /// Runs `enqueue` (which makes `op` known to a task and returns that task when it is new) and
+  /// does at once what can be done.
   void start(const std::shared_ptr<Op>& op, const std::function<std::shared_ptr<Task>()>& enqueue);
   /// Fails the job.
   void abort(const std::string& why) { segment_->fail(rank_, why); }
@@ -115,7 +121,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   bool closed_ = false;
 
   std::atomic<int> pending_{0};  // operations in flight
-  std::atomic<int> callers_{0};  // threads of the rank that are inside; the progress thread leaves them alone
+  std::atomic<int> callers_{
+      0};  // threads of the rank that are inside; the progress thread leaves them alone
   std::atomic<bool> asleep_{false}, stop_{false};
   Bell nap_;  // where the progress thread sleeps when it has nothing to do
   std::thread progress_;

@@ -31,7 +31,8 @@ constexpr int kCommFailed = 3;  // exit code of a CommError
 /// The lines of one stream of one rank, copied to a stream of the launcher.
 class Output {
  public:
-  Output(Descriptor pipe, int to, std::string prefix) : pipe_(std::move(pipe)), to_(to), prefix_(std::move(prefix)) {
+  Output(Descriptor pipe, int to, std::string prefix)
+      : pipe_(std::move(pipe)), to_(to), prefix_(std::move(prefix)) {
     ::fcntl(pipe_.get(), F_SETFL, O_NONBLOCK);
   }
   int descriptor() const { return pipe_.get(); }
@@ -92,7 +93,9 @@ class Signals {
   /// The next signal; 0: none.
   int next() const {
     signalfd_siginfo info;
-    return ::read(descriptor_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+    return ::read(descriptor_.get(), &info, sizeof info) == sizeof info
+               ? static_cast<int>(info.ssi_signo)
+               : 0;
   }
 
  private:
@@ -106,7 +109,8 @@ struct Failure {
   std::string text() const {
     if (code <= 128) return fmt::format("rank {} ended with exit code {}", rank, code);
     const char* name = ::sigabbrev_np(code - 128);
-    return fmt::format("rank {} was killed by signal {} (SIG{})", rank, code - 128, name ? name : "?");
+    return fmt::format("rank {} was killed by signal {} (SIG{})", rank, code - 128,
+                       name ? name : "?");
   }
 };
 
@@ -155,7 +159,8 @@ class Job {
     for (Output& output : outputs_)
       if (output.open()) output.finish();
     if (failures_.empty()) return std::nullopt;
-    auto cause = std::find_if(failures_.begin(), failures_.end(), [](auto& f) { return f.code != kCommFailed; });
+    auto cause = std::find_if(failures_.begin(), failures_.end(),
+                              [](auto& f) { return f.code != kCommFailed; });
     return cause != failures_.end() ? *cause : failures_.front();
   }
 
@@ -180,7 +185,8 @@ class Job {
         {"TRIREME_STORE", options_.nnodes == 1 ? store_.address() : ""},
     };
     if (std::getenv("OMP_NUM_THREADS") == nullptr)
-      variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, base::available_cores() / options_.nproc));
+      variables["OMP_NUM_THREADS"] =
+          std::to_string(std::max(1, base::available_cores() / options_.nproc));
     std::vector<char*> arguments;
     for (const std::string& word : command_) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
@@ -202,7 +208,8 @@ class Job {
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
       signals_.restore();
       ::execvp(arguments[0], arguments.data());
-      std::string error = fmt::format("trireme: error: cannot run {}: {}\n", arguments[0], std::strerror(errno));
+      std::string error =
+          fmt::format("trireme: error: cannot run {}: {}\n", arguments[0], std::strerror(errno));
       ssize_t written = ::write(2, error.data(), error.size());
       ::_exit(written >= 0 ? 127 : 126);
     }
@@ -213,10 +220,13 @@ class Job {
   }
 
   void wait(Clock::time_point until) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count() + 1;
+    auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count() + 1;
     std::vector<pollfd> waits{{signals_.descriptor(), POLLIN, 0}};
     for (Output& output : outputs_) waits.push_back({output.descriptor(), POLLIN, 0});
-    if (::poll(waits.data(), waits.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000))) <= 0) return;
+    if (::poll(waits.data(), waits.size(),
+               static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000))) <= 0)
+      return;
     for (size_t i = 0; i < outputs_.size(); ++i)
       if (waits[i + 1].revents != 0) outputs_[i].copy();
     for (int signal; (signal = signals_.next()) != 0;) {
@@ -263,21 +273,25 @@ class Job {
 
 int launch_local(const LaunchOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) throw base::ConfigError("no command to launch; give it after --");
-  if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 || options.node_rank >= options.nnodes ||
-      options.max_restarts < 0)
-    throw base::ConfigError(fmt::format(
-        "cannot launch {} ranks on node {} of {} with {} restarts; expected at least 1 rank, a node rank from 0 to {}, "
-        "no negative number of restarts",
-        options.nproc, options.node_rank, options.nnodes, options.max_restarts, options.nnodes - 1));
+  if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 ||
+      options.node_rank >= options.nnodes || options.max_restarts < 0)
+    throw base::ConfigError(
+        fmt::format("cannot launch {} ranks on node {} of {} with {} restarts; expected at least 1 "
+                    "rank, a node rank from 0 to {}, "
+                    "no negative number of restarts",
+                    options.nproc, options.node_rank, options.nnodes, options.max_restarts,
+                    options.nnodes - 1));
   if (options.nnodes > 1 && options.master_port == 0)
-    throw base::ConfigError("several nodes need the same --master-addr and --master-port on each; no port was given");
+    throw base::ConfigError(
+        "several nodes need the same --master-addr and --master-port on each; no port was given");
   for (int attempt = 0;; ++attempt) {
     Job job(options, command, attempt);
     auto failure = job.run();
     if (!failure) return 0;
-    std::string text = fmt::format("trireme: {}{}{}", job.stopped_by_signal() ? "stopped by a signal; " : "first failure: ",
-                                   failure->text(),
-                                   job.ended() > 0 ? fmt::format("; {} other ranks were stopped", job.ended()) : "");
+    std::string text = fmt::format(
+        "trireme: {}{}{}",
+        job.stopped_by_signal() ? "stopped by a signal; " : "first failure: ", failure->text(),
+        job.ended() > 0 ? fmt::format("; {} other ranks were stopped", job.ended()) : "");
     if (job.stopped_by_signal() || attempt == options.max_restarts) {
       fmt::print(stderr, "{}\n", text);
       return failure->code;

@@ -16,7 +16,8 @@ struct BFloat16 {
   static BFloat16 narrow(float x) {
     uint32_t bits = std::bit_cast<uint32_t>(x);
     uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return {static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded)};
+    return {
+        static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded)};
   }
 };
 
@@ -24,17 +25,21 @@ struct Float16 {
   uint16_t bits;
   static float widen(Float16 x) {
     uint32_t sign = uint32_t{x.bits & 0x8000u} << 16, magnitude = x.bits & 0x7fffu;
-    // Shifted into place the exponent is 112 too small; the multiplication also normalises denormals.
+    // Shifted into place the exponent is 112 too small; the multiplication also normalises
+    // denormals.
     float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-    uint32_t bits = magnitude >= 0x7c00 ? 0x7f800000 | (magnitude << 13) : std::bit_cast<uint32_t>(scaled);
+    uint32_t bits =
+        magnitude >= 0x7c00 ? 0x7f800000 | (magnitude << 13) : std::bit_cast<uint32_t>(scaled);
     return std::bit_cast<float>(sign | bits);
   }
   static Float16 narrow(float x) {
     uint32_t bits = std::bit_cast<uint32_t>(x);
     uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
     uint32_t normal = (magnitude + 0xfff + ((magnitude >> 13) & 1) - (112u << 23)) >> 13;
-    // Adding one half aligns a denormal's units with the lowest bits of the sum, rounded to nearest even.
-    uint32_t denormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
+    // Adding one half aligns a denormal's units with the lowest bits of the sum, rounded to nearest
+    // even.
+    uint32_t denormal =
+        std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
     uint32_t half = magnitude < (113u << 23) ? denormal : normal;
     if (magnitude >= 0x477ff000) half = 0x7c00;  // rounds to 65536 or more
     if (magnitude > 0x7f800000) half = 0x7e00;
@@ -68,14 +73,16 @@ A combine(A a, A b) {
   else if constexpr (kReduce == Reduce::max)
     return b > a || b != b ? b : a;
   else if constexpr (std::is_integral_v<A>)
-    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(a) + static_cast<std::make_unsigned_t<A>>(b));
+    return static_cast<A>(static_cast<std::make_unsigned_t<A>>(a) +
+                          static_cast<std::make_unsigned_t<A>>(b));
   else
     return a + b;
 }
 
 // Through a block of accumulators that stays in the first-level cache.
 template <class T, Reduce kReduce>
-void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs, int64_t count) {
+void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs,
+               int64_t count) {
   using A = decltype(widen(T{}));
   constexpr int64_t kBlock = 1024;
   A sum[kBlock];
@@ -95,8 +102,8 @@ void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* c
 }
 
 template <class T>
-void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs, int64_t count,
-               Reduce how) {
+void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs,
+               int64_t count, Reduce how) {
   if (how == Reduce::sum)
     reduce_as<T, Reduce::sum>(sources, outputs, count);
   else
@@ -105,20 +112,31 @@ void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* c
 
 }  // namespace
 
-void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs, int64_t count,
-            DType dtype, Reduce how) {
+void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs,
+            int64_t count, DType dtype, Reduce how) {
   switch (dtype) {
-    case DType::f64: return reduce_as<double>(sources, outputs, count, how);
-    case DType::f32: return reduce_as<float>(sources, outputs, count, how);
-    case DType::bf16: return reduce_as<BFloat16>(sources, outputs, count, how);
-    case DType::f16: return reduce_as<Float16>(sources, outputs, count, how);
-    case DType::i64: return reduce_as<int64_t>(sources, outputs, count, how);
-    case DType::i32: return reduce_as<int32_t>(sources, outputs, count, how);
-    case DType::i16: return reduce_as<int16_t>(sources, outputs, count, how);
-    case DType::u16: return reduce_as<uint16_t>(sources, outputs, count, how);
-    case DType::i8: return reduce_as<int8_t>(sources, outputs, count, how);
-    case DType::u8: return reduce_as<uint8_t>(sources, outputs, count, how);
-    case DType::boolean: return reduce_as<bool>(sources, outputs, count, how);
+    case DType::f64:
+      return reduce_as<double>(sources, outputs, count, how);
+    case DType::f32:
+      return reduce_as<float>(sources, outputs, count, how);
+    case DType::bf16:
+      return reduce_as<BFloat16>(sources, outputs, count, how);
+    case DType::f16:
+      return reduce_as<Float16>(sources, outputs, count, how);
+    case DType::i64:
+      return reduce_as<int64_t>(sources, outputs, count, how);
+    case DType::i32:
+      return reduce_as<int32_t>(sources, outputs, count, how);
+    case DType::i16:
+      return reduce_as<int16_t>(sources, outputs, count, how);
+    case DType::u16:
+      return reduce_as<uint16_t>(sources, outputs, count, how);
+    case DType::i8:
+      return reduce_as<int8_t>(sources, outputs, count, how);
+    case DType::u8:
+      return reduce_as<uint8_t>(sources, outputs, count, how);
+    case DType::boolean:
+      return reduce_as<bool>(sources, outputs, count, how);
   }
   throw base::InternalError("a reduction of an unknown type");
 }

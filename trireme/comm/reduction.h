@@ -9,10 +9,10 @@
 
 namespace trireme::comm {
 
-/// Each output[i] = sources[0][i] + sources[1][i] + ... (or the maximum; not-a-number wins), in this order. 16-bit
-/// floats accumulate in fp32 and round once, to nearest even; integers wrap; for bool both mean "any". Outputs may be
-/// among the sources.
-void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs, int64_t count,
-            DType dtype, Reduce reduce);
+/// Each output[i] = sources[0][i] + sources[1][i] + ... (or the maximum; not-a-number wins), in
+/// this order. 16-bit floats accumulate in fp32 and round once, to nearest even; integers wrap; for
+/// bool both mean "any". Outputs may be among the sources.
+void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs,
+            int64_t count, DType dtype, Reduce reduce);
 
 }  // namespace trireme::comm

@@ -28,7 +28,8 @@ void Bell::sleep(uint32_t seen, std::chrono::nanoseconds limit) {
 void Bell::ring() {
   if (sleepers_.load() == 0) return;
   rings_.fetch_add(1);
-  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&rings_), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&rings_), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
+            0);
 }
 
 namespace {
@@ -67,7 +68,8 @@ std::shared_ptr<Segment> Segment::create(int ranks, bool one_process) {
   base::check(ranks >= 1, "a segment for {} ranks", ranks);
   int fd = ::memfd_create("trireme", MFD_CLOEXEC);
   if (fd < 0) throw base::IoError("shared memory", errno, "create (memfd_create)");
-  // Addresses, not memory: pages exist once they are touched. No rank can use more than the machine has.
+  // Addresses, not memory: pages exist once they are touched. No rank can use more than the machine
+  // has.
   uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   uint64_t arena = std::max<uint64_t>(memory, uint64_t{1} << 30) / kPage * kPage;
   uint64_t begin = (sizeof(Header) + ranks * sizeof(RankBlock) + kPage - 1) / kPage * kPage;
@@ -95,14 +97,22 @@ std::shared_ptr<Segment> Segment::attach(int fd) {
   return segment;
 }
 
-int Segment::ranks() const { return at<Header>(0)->ranks; }
-Segment::RankBlock& Segment::rank(int rank) const { return at<Header>(0)->rank[rank]; }
-uint64_t Segment::arena_size() const { return at<Header>(0)->arena_size; }
+int Segment::ranks() const {
+  return at<Header>(0)->ranks;
+}
+Segment::RankBlock& Segment::rank(int rank) const {
+  return at<Header>(0)->rank[rank];
+}
+uint64_t Segment::arena_size() const {
+  return at<Header>(0)->arena_size;
+}
 uint64_t Segment::arena_begin(int rank) const {
   return at<Header>(0)->arena_begin + rank * arena_size();
 }
 
-bool Segment::failed() const { return at<Header>(0)->failure.load() != 0; }
+bool Segment::failed() const {
+  return at<Header>(0)->failure.load() != 0;
+}
 
 void Segment::fail(int blamed, const std::string& why) {
   auto* header = at<Header>(0);

@@ -1,12 +1,14 @@
 #pragma once
-// Segment: the memory through which the ranks of one host communicate, and where each of them sleeps and is woken.
+// Segment: the memory through which the ranks of one host communicate, and where each of them
+// sleeps and is woken.
 //
-// It is a memfd, so it has no name: nothing is left when its last process ends, however that happens. It starts with
-// a record of the job's failure and a block for each rank, followed by one arena a rank (see arena.h). Places are
-// given as offsets from its start, since processes map it at different addresses. When all ranks share one process,
-// any address of that process is such an offset, so ranks reach each other's memory without a copy: backends
-// `threads` and `shm` are one algorithm over a segment.
-// It holds no locks: a rank that is killed at any point leaves nothing that could block another.
+// It is a memfd, so it has no name: nothing is left when its last process ends, however that
+// happens. It starts with a record of the job's failure and a block for each rank, followed by one
+// arena a rank (see arena.h). Places are given as offsets from its start, since processes map it at
+// different addresses. When all ranks share one process, any address of that process is such an
+// offset, so ranks reach each other's memory without a copy: backends `threads` and `shm` are one
+// algorithm over a segment. It holds no locks: a rank that is killed at any point leaves nothing
+// that could block another.
 
 #include <atomic>
 #include <chrono>
@@ -17,8 +19,8 @@
 
 namespace trireme::comm {
 
-/// Where one waiter sleeps until somebody rings, across processes. Usage of the waiter: arm, look once more, sleep,
-/// disarm. Whoever rings has changed (seq_cst) what the waiter looks at.
+/// Where one waiter sleeps until somebody rings, across processes. Usage of the waiter: arm, look
+/// once more, sleep, disarm. Whoever rings has changed (seq_cst) what the waiter looks at.
 class Bell {
  public:
   uint32_t arm() {
@@ -76,7 +78,8 @@ class Segment {
     return one_process_ || (begin < size_ && bytes <= size_ - begin);
   }
 
-  /// Records the job's failure (the first one stays) and wakes everybody. `rank` is the one to blame.
+  /// Records the job's failure (the first one stays) and wakes everybody. `rank` is the one to
+  /// blame.
   void fail(int rank, const std::string& why);
   bool failed() const;
   /// The text of the recorded failure.

@@ -10,12 +10,18 @@
 namespace trireme::comm {
 namespace {
 constexpr int64_t kPiece = 256 << 10;
-constexpr uint64_t kRing = 4;           // pieces of a staging area
-constexpr int64_t kLend = 32 << 10;     // contributions above this are read from the rank's memory if reachable
-constexpr int64_t kDirect = 128 << 10;  // all-reduces with less input in total are reduced by every rank for itself
+constexpr uint64_t kRing = 4;  // pieces of a staging area
+constexpr int64_t kLend =
+    32 << 10;  // contributions above this are read from the rank's memory if reachable
+constexpr int64_t kDirect =
+    128 << 10;  // all-reduces with less input in total are reduced by every rank for itself
 
-int64_t pieces_of(int64_t bytes, int64_t piece) { return std::max<int64_t>(1, (bytes + piece - 1) / piece); }
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+int64_t pieces_of(int64_t bytes, int64_t piece) {
+  return std::max<int64_t>(1, (bytes + piece - 1) / piece);
+}
+size_t round_up(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 }  // namespace
 
 struct SegmentGroup::Block : Link {
@@ -27,8 +33,9 @@ struct SegmentGroup::Slot {
   alignas(64) std::atomic<uint64_t> done{0};
 };
 
-/// What a member called, for the others to check and to find its memory. Two a member, used in turn: whoever posts
-/// an operation has completed the one before, so all members have completed the one before that.
+/// What a member called, for the others to check and to find its memory. Two a member, used in
+/// turn: whoever posts an operation has completed the one before, so all members have completed the
+/// one before that.
 struct SegmentGroup::Post {
   Kind kind;
   DType dtype;
@@ -41,10 +48,16 @@ struct SegmentGroup::Post {
 
 class SegmentGroup::Collective : public Op {
  public:
-  Collective(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<SegmentGroup> group, Kind kind, const void* in,
-             void* out, int64_t count, DType dtype)
-      : Op(std::move(endpoint)), kind(kind), dtype(dtype), in(static_cast<const std::byte*>(in)),
-        out(static_cast<std::byte*>(out)), count(count), size(base::size_of(dtype)), group_(std::move(group)) {}
+  Collective(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<SegmentGroup> group, Kind kind,
+             const void* in, void* out, int64_t count, DType dtype)
+      : Op(std::move(endpoint)),
+        kind(kind),
+        dtype(dtype),
+        in(static_cast<const std::byte*>(in)),
+        out(static_cast<std::byte*>(out)),
+        count(count),
+        size(base::size_of(dtype)),
+        group_(std::move(group)) {}
   std::string describe() const override {
     return fmt::format("{} in group '{}' (ranks {})", call(kind, count, dtype), group_->name_,
                        fmt::join(group_->ranks_, " "));
@@ -52,7 +65,8 @@ class SegmentGroup::Collective : public Op {
   std::vector<int> awaited() const override { return group_->awaited(); }
 
   static std::string call(Kind kind, int64_t count, DType dtype) {
-    constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"};
+    constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                      "all_to_all"};
     return fmt::format("{} of {} {}", kNames[static_cast<int>(kind)], count, base::name_of(dtype));
   }
   /// Offset in bytes of a member's part of a buffer packed by `parts`.
@@ -81,21 +95,28 @@ class SegmentGroup::Collective : public Op {
 
 size_t SegmentGroup::block_size(int members) {
   size_t posts = round_up(2 * members * (sizeof(Post) + members * sizeof(int64_t)), 4096);
-  return round_up(sizeof(Block), 64) + round_up(members * sizeof(Slot), 64) + posts + members * kRing * kPiece + 4096;
+  return round_up(sizeof(Block), 64) + round_up(members * sizeof(Slot), 64) + posts +
+         members * kRing * kPiece + 4096;
 }
 
 void SegmentGroup::initialise(void* block, int members) {
   auto* made = new (block) Block;
   made->users = members;
-  auto* slots = reinterpret_cast<Slot*>(static_cast<std::byte*>(block) + round_up(sizeof(Block), 64));
+  auto* slots =
+      reinterpret_cast<Slot*>(static_cast<std::byte*>(block) + round_up(sizeof(Block), 64));
   for (int m = 0; m < members; ++m) new (&slots[m]) Slot;
 }
 
-SegmentGroup::SegmentGroup(std::shared_ptr<Endpoint> endpoint, std::vector<int> ranks, std::string name,
-                           uint64_t block)
-    : endpoint_(std::move(endpoint)), segment_(endpoint_->segment()), ranks_(std::move(ranks)),
-      members_(static_cast<int>(ranks_.size())), name_(std::move(name)), block_(segment_.at<Block>(block)) {
-  me_ = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), endpoint_->rank()) - ranks_.begin());
+SegmentGroup::SegmentGroup(std::shared_ptr<Endpoint> endpoint, std::vector<int> ranks,
+                           std::string name, uint64_t block)
+    : endpoint_(std::move(endpoint)),
+      segment_(endpoint_->segment()),
+      ranks_(std::move(ranks)),
+      members_(static_cast<int>(ranks_.size())),
+      name_(std::move(name)),
+      block_(segment_.at<Block>(block)) {
+  me_ =
+      static_cast<int>(std::find(ranks_.begin(), ranks_.end(), endpoint_->rank()) - ranks_.begin());
 }
 
 SegmentGroup::~SegmentGroup() {
@@ -103,7 +124,8 @@ SegmentGroup::~SegmentGroup() {
 }
 
 SegmentGroup::Slot& SegmentGroup::slot(int member) const {
-  return reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(block_) + round_up(sizeof(Block), 64))[member];
+  return reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(block_) +
+                                 round_up(sizeof(Block), 64))[member];
 }
 
 SegmentGroup::Post& SegmentGroup::post(int member) const {
@@ -112,19 +134,25 @@ SegmentGroup::Post& SegmentGroup::post(int member) const {
   return *reinterpret_cast<Post*>(posts + ((sequence_ % 2) * members_ + member) * size);
 }
 
-int64_t* SegmentGroup::counts_of(int member) const { return reinterpret_cast<int64_t*>(&post(member) + 1); }
+int64_t* SegmentGroup::counts_of(int member) const {
+  return reinterpret_cast<int64_t*>(&post(member) + 1);
+}
 
 std::byte* SegmentGroup::staging(int member, uint64_t piece) const {
-  size_t areas = round_up(segment_.offset_of(block_) + block_size(members_) - members_ * kRing * kPiece - 4096, 4096);
+  size_t areas = round_up(
+      segment_.offset_of(block_) + block_size(members_) - members_ * kRing * kPiece - 4096, 4096);
   return segment_.at(areas) + (member * kRing + piece % kRing) * kPiece;
 }
 
-int64_t SegmentGroup::part_bytes() const { return kPiece / members_ / 64 * 64; }
+int64_t SegmentGroup::part_bytes() const {
+  return kPiece / members_ / 64 * 64;
+}
 
 // ---- calls ----
 
 Work SegmentGroup::all_reduce(void* data, int64_t count, DType dtype, Reduce reduce) {
-  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::all_reduce, data, data, count, dtype);
+  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::all_reduce, data,
+                                         data, count, dtype);
   op->reduce = reduce;
   op->input = count * op->size;
   op->sliced = op->input * members_ > kDirect;
@@ -132,10 +160,11 @@ Work SegmentGroup::all_reduce(void* data, int64_t count, DType dtype, Reduce red
   return enqueue(std::move(op));
 }
 
-Work SegmentGroup::reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType dtype,
-                                  Reduce reduce) {
+Work SegmentGroup::reduce_scatter(const void* in, void* out, std::span<const int64_t> counts,
+                                  DType dtype, Reduce reduce) {
   int64_t count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::reduce_scatter, in, out, count, dtype);
+  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::reduce_scatter, in,
+                                         out, count, dtype);
   op->reduce = reduce;
   op->counts.assign(counts.begin(), counts.end());
   op->input = count * op->size;
@@ -143,9 +172,11 @@ Work SegmentGroup::reduce_scatter(const void* in, void* out, std::span<const int
   return enqueue(std::move(op));
 }
 
-Work SegmentGroup::all_gather(const void* in, void* out, std::span<const int64_t> counts, DType dtype) {
+Work SegmentGroup::all_gather(const void* in, void* out, std::span<const int64_t> counts,
+                              DType dtype) {
   int64_t count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::all_gather, in, out, count, dtype);
+  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::all_gather, in, out,
+                                         count, dtype);
   op->counts.assign(counts.begin(), counts.end());
   op->input = counts[me_] * op->size;
   op->pieces = pieces_of(*std::max_element(counts.begin(), counts.end()) * op->size, kPiece);
@@ -153,7 +184,8 @@ Work SegmentGroup::all_gather(const void* in, void* out, std::span<const int64_t
 }
 
 Work SegmentGroup::broadcast(void* data, int64_t count, DType dtype, int root) {
-  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::broadcast, data, data, count, dtype);
+  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::broadcast, data, data,
+                                         count, dtype);
   op->root = root;
   op->input = me_ == root ? count * op->size : 0;
   op->pieces = pieces_of(count * op->size, kPiece);
@@ -163,7 +195,8 @@ Work SegmentGroup::broadcast(void* data, int64_t count, DType dtype, int root) {
 Work SegmentGroup::all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
                               std::span<const int64_t> recv_counts, DType dtype) {
   int64_t count = std::accumulate(send_counts.begin(), send_counts.end(), int64_t{0});
-  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::all_to_all, in, out, count, dtype);
+  auto op = std::make_shared<Collective>(endpoint_, shared_from_this(), Kind::all_to_all, in, out,
+                                         count, dtype);
   op->counts.assign(send_counts.begin(), send_counts.end());
   op->receives.assign(recv_counts.begin(), recv_counts.end());
   op->input = count * op->size;
@@ -178,11 +211,14 @@ Work SegmentGroup::irecv(void* data, int64_t bytes, int peer, uint64_t tag) {
   return endpoint_->receive(data, bytes, ranks_[peer], tag, segment_.offset_of(block_), name_);
 }
 
-SharedBuffer SegmentGroup::alloc(size_t bytes) { return endpoint_->alloc(bytes); }
+SharedBuffer SegmentGroup::alloc(size_t bytes) {
+  return endpoint_->alloc(bytes);
+}
 
 Work SegmentGroup::enqueue(std::shared_ptr<Collective> op) {
   bool stay = op->kind == Kind::all_reduce && !op->sliced;
-  op->lent = op->input == 0 ? !stay : !stay && op->input > kLend && segment_.reachable(op->in, op->input);
+  op->lent =
+      op->input == 0 ? !stay : !stay && op->input > kLend && segment_.reachable(op->in, op->input);
   endpoint_->start(op, [&]() -> std::shared_ptr<Task> {
     queue_.push_back(op);
     return queue_.size() == 1 ? shared_from_this() : nullptr;
@@ -215,8 +251,10 @@ bool SegmentGroup::expose(Collective& op) {
   bool known = op.pieces > 0;
   if (known ? op.exposed == op.pieces : op.exposed == 1) return false;
   uint64_t piece = base_ + op.exposed;
-  if (!op.lent && piece >= kRing && !all_reached(&Slot::done, done_, piece - kRing + 1)) return false;
-  if (!op.lent && op.sliced && op.exposed - op.collected >= static_cast<int64_t>(kRing)) return false;
+  if (!op.lent && piece >= kRing && !all_reached(&Slot::done, done_, piece - kRing + 1))
+    return false;
+  if (!op.lent && op.sliced && op.exposed - op.collected >= static_cast<int64_t>(kRing))
+    return false;
   if (op.exposed == 0) write_post(op);
   if (op.lent) {
     op.exposed = known ? op.pieces : 1;
@@ -244,15 +282,18 @@ void SegmentGroup::check_posts(Collective& op) {
                 theirs.root == op.root && (uneven || theirs.count == op.count);
     if (!same)
       throw base::CommError(fmt::format(
-          "{}: rank {} calls {}{}; all ranks must make the same calls with the same counts in the same order",
+          "{}: rank {} calls {}{}; all ranks must make the same calls with the same counts in the "
+          "same order",
           op.describe(), ranks_[m], Collective::call(theirs.kind, theirs.count, theirs.dtype),
           theirs.kind == Kind::broadcast ? fmt::format(" from rank {}", ranks_[theirs.root]) : ""));
     if (!uneven && !std::equal(counts.begin(), counts.end(), op.counts.begin()))
-      throw base::CommError(fmt::format("{}: rank {} gives the counts {}, rank {} gives {}", op.describe(),
-                                        ranks_[me_], fmt::join(op.counts, " "), ranks_[m], fmt::join(counts, " ")));
+      throw base::CommError(fmt::format("{}: rank {} gives the counts {}, rank {} gives {}",
+                                        op.describe(), ranks_[me_], fmt::join(op.counts, " "),
+                                        ranks_[m], fmt::join(counts, " ")));
     if (uneven && counts[me_] != op.receives[m])
-      throw base::CommError(fmt::format("{}: rank {} sends {} elements, rank {} expects {}", op.describe(), ranks_[m],
-                                        counts[me_], ranks_[me_], op.receives[m]));
+      throw base::CommError(fmt::format("{}: rank {} sends {} elements, rank {} expects {}",
+                                        op.describe(), ranks_[m], counts[me_], ranks_[me_],
+                                        op.receives[m]));
     for (int64_t count : counts) longest = std::max(longest, count * op.size);
   }
   if (op.pieces == 0) op.pieces = pieces_of(longest, part_bytes());
@@ -276,7 +317,8 @@ void SegmentGroup::stage(const Collective& op, int64_t piece) {
 
 std::byte* SegmentGroup::contribution(const Collective& op, int member, int64_t piece) const {
   const Post& theirs = post(member);
-  if (!theirs.lent) return staging(member, base_ + piece) + (op.by_destination() ? me_ * part_bytes() : 0);
+  if (!theirs.lent)
+    return staging(member, base_ + piece) + (op.by_destination() ? me_ * part_bytes() : 0);
   std::byte* start = segment_.at(theirs.address);
   if (!op.by_destination()) return start + piece * kPiece;
   return start + op.offset({counts_of(member), op.counts.size()}, me_) + piece * part_bytes();
@@ -373,7 +415,8 @@ bool SegmentGroup::complete(const Collective& op) {
   return all_reached(&Slot::done, done_, base_ + op.pieces);
 }
 
-bool SegmentGroup::all_reached(std::atomic<uint64_t> Slot::*counter, uint64_t& seen, uint64_t value) const {
+bool SegmentGroup::all_reached(std::atomic<uint64_t> Slot::*counter, uint64_t& seen,
+                               uint64_t value) const {
   if (seen >= value) return true;
   uint64_t least = UINT64_MAX;
   for (int m = 0; m < members_; ++m) least = std::min(least, (slot(m).*counter).load());
@@ -381,8 +424,8 @@ bool SegmentGroup::all_reached(std::atomic<uint64_t> Slot::*counter, uint64_t& s
   return seen >= value;
 }
 
-// All conditions are on what every member has reached, so the others need to hear of an advance only when this rank
-// was the last.
+// All conditions are on what every member has reached, so the others need to hear of an advance
+// only when this rank was the last.
 void SegmentGroup::advance(std::atomic<uint64_t> Slot::*counter, uint64_t value) {
   uint64_t old = (slot(me_).*counter).load(std::memory_order_relaxed);
   (slot(me_).*counter).store(value);
@@ -400,7 +443,8 @@ std::vector<int> SegmentGroup::awaited() const {
   for (int m = 0; m < members_ && consuming; ++m)
     if (m != me_ && slot(m).ready.load() <= base_ + op.consumed) ranks.push_back(ranks_[m]);
   for (int m = 0; m < members_ && ranks.empty(); ++m)
-    if (m != me_ && slot(m).done.load() < base_ + std::max<int64_t>(op.pieces, 1)) ranks.push_back(ranks_[m]);
+    if (m != me_ && slot(m).done.load() < base_ + std::max<int64_t>(op.pieces, 1))
+      ranks.push_back(ranks_[m]);
   return ranks;
 }
 

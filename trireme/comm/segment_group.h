@@ -1,11 +1,12 @@
 #pragma once
 // SegmentGroup: the collectives of one group over a segment.
 //
-// A collective runs in pieces of up to 256 KiB a rank. Each rank has two counters that only grow over the group's
-// life: `ready` (pieces it has exposed) and `done` (pieces it needs nothing of any more). A rank exposes a piece by
-// copying it into its staging area, a ring of a few pieces, or at once as a whole where its peers reach its memory.
-// It takes its share of a piece when all are ready. With a large all-reduce each rank reduces its slice of a piece
-// and writes the result to all; otherwise each only reads. The operations of a group run one after the other.
+// A collective runs in pieces of up to 256 KiB a rank. Each rank has two counters that only grow
+// over the group's life: `ready` (pieces it has exposed) and `done` (pieces it needs nothing of any
+// more). A rank exposes a piece by copying it into its staging area, a ring of a few pieces, or at
+// once as a whole where its peers reach its memory. It takes its share of a piece when all are
+// ready. With a large all-reduce each rank reduces its slice of a piece and writes the result to
+// all; otherwise each only reads. The operations of a group run one after the other.
 
 #include <deque>
 #include <memory>
@@ -19,15 +20,18 @@ namespace trireme::comm {
 
 class SegmentGroup : public Group, public Task, public std::enable_shared_from_this<SegmentGroup> {
  public:
-  /// Bytes of the block that the group's members share; the first of them allocates and initialises it.
+  /// Bytes of the block that the group's members share; the first of them allocates and initialises
+  /// it.
   static size_t block_size(int members);
   static void initialise(void* block, int members);
   /// `block` is the shared block's offset; `ranks` are world ranks, among them the endpoint's.
-  SegmentGroup(std::shared_ptr<Endpoint> endpoint, std::vector<int> ranks, std::string name, uint64_t block);
+  SegmentGroup(std::shared_ptr<Endpoint> endpoint, std::vector<int> ranks, std::string name,
+               uint64_t block);
   ~SegmentGroup() override;
 
   Work all_reduce(void* data, int64_t count, DType, Reduce) override;
-  Work reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType, Reduce) override;
+  Work reduce_scatter(const void* in, void* out, std::span<const int64_t> counts, DType,
+                      Reduce) override;
   Work all_gather(const void* in, void* out, std::span<const int64_t> counts, DType) override;
   Work broadcast(void* data, int64_t count, DType, int root) override;
   Work all_to_all(const void* in, std::span<const int64_t> send_counts, void* out,
@@ -77,8 +81,8 @@ class SegmentGroup : public Group, public Task, public std::enable_shared_from_t
   Block* block_;
 
   std::deque<std::shared_ptr<Collective>> queue_;
-  uint64_t sequence_ = 0;              // operations completed
-  uint64_t base_ = 0;                  // pieces of all of those
+  uint64_t sequence_ = 0;                  // operations completed
+  uint64_t base_ = 0;                      // pieces of all of those
   mutable uint64_t ready_ = 0, done_ = 0;  // what all members are known to have reached
 };
 

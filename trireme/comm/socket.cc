@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 socklen_t fill(sockaddr_un& to, const std::string& address) {
   if (address.size() < 2 || address[0] != '@' || address.size() >= sizeof to.sun_path)
-    throw base::ConfigError(fmt::format("'{}' is no local address; expected '@' and a name", address));
+    throw base::ConfigError(
+        fmt::format("'{}' is no local address; expected '@' and a name", address));
   to = {};
   to.sun_family = AF_UNIX;
   std::memcpy(to.sun_path + 1, address.data() + 1, address.size() - 1);  // a leading zero: no file
@@ -33,7 +34,8 @@ socklen_t fill(sockaddr_un& to, const std::string& address) {
 
 Descriptor open_socket() {
   Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket) throw base::CommError(fmt::format("cannot open a Unix socket: {}", std::strerror(errno)));
+  if (!socket)
+    throw base::CommError(fmt::format("cannot open a Unix socket: {}", std::strerror(errno)));
   return socket;
 }
 
@@ -69,7 +71,8 @@ Descriptor listen_local(std::string& address) {
   Descriptor socket = open_socket();
   sockaddr_un name;
   socklen_t size = fill(name, address);
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&name), size) != 0 || ::listen(socket.get(), 1024) != 0)
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&name), size) != 0 ||
+      ::listen(socket.get(), 1024) != 0)
     throw base::CommError(fmt::format("cannot listen on {}: {}", address, std::strerror(errno)));
   return socket;
 }
@@ -83,7 +86,8 @@ std::optional<Descriptor> accept_local(int socket, std::chrono::milliseconds tim
     if (!connection) continue;
     ucred peer{};
     socklen_t size = sizeof peer;
-    if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid())
+    if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+        peer.uid == ::geteuid())
       return connection;
   }
 }
@@ -93,15 +97,16 @@ Descriptor connect_local(const std::string& address) {
   sockaddr_un name;
   socklen_t size = fill(name, address);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&name), size) != 0)
-    throw base::CommError(fmt::format("cannot connect to {}: {}; the process that opened it has ended, or runs on "
-                                      "another host",
-                                      address, std::strerror(errno)));
+    throw base::CommError(
+        fmt::format("cannot connect to {}: {}; the process that opened it has ended, or runs on "
+                    "another host",
+                    address, std::strerror(errno)));
   return socket;
 }
 
 bool send_packet(int socket, std::string_view text, std::span<const int> descriptors) {
-  base::check(text.size() <= kPacket && descriptors.size() <= kDescriptors, "a packet of {} bytes, {} descriptors",
-              text.size(), descriptors.size());
+  base::check(text.size() <= kPacket && descriptors.size() <= kDescriptors,
+              "a packet of {} bytes, {} descriptors", text.size(), descriptors.size());
   iovec part{const_cast<char*>(text.data()), text.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -140,7 +145,8 @@ std::optional<Packet> receive_packet(int socket, std::chrono::milliseconds timeo
   if (bytes <= 0) return std::nullopt;
   buffer.resize(static_cast<size_t>(bytes));
   Packet packet{std::move(buffer), {}};
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {

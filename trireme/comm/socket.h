@@ -1,6 +1,6 @@
 #pragma once
-// Unix sockets of one host: packets with descriptors between processes of one user. The sockets have no name in the
-// file system (the address starts with '@'), so nothing is left behind.
+// Unix sockets of one host: packets with descriptors between processes of one user. The sockets
+// have no name in the file system (the address starts with '@'), so nothing is left behind.
 
 #include <chrono>
 #include <optional>

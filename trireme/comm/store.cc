@@ -16,8 +16,9 @@ namespace {
 using namespace std::chrono_literals;
 
 base::CommError missing(const std::string& key, std::chrono::milliseconds waited) {
-  return base::CommError(fmt::format("no rank has set '{}' within {:.1f} s; a rank has not started or has ended", key,
-                                     static_cast<double>(waited.count()) / 1000));
+  return base::CommError(
+      fmt::format("no rank has set '{}' within {:.1f} s; a rank has not started or has ended", key,
+                  static_cast<double>(waited.count()) / 1000));
 }
 
 int64_t number(const std::string& text) {
@@ -26,7 +27,8 @@ int64_t number(const std::string& text) {
   return value;
 }
 
-// Requests: 's' set, 'g' get, 'a' add; the key's length; a space; the key; the value. Answers: '+' and a value, or '-'.
+// Requests: 's' set, 'g' get, 'a' add; the key's length; a space; the key; the value. Answers: '+'
+// and a value, or '-'.
 std::string request(char what, const std::string& key, const std::string& value) {
   return fmt::format("{}{} {}{}", what, key.size(), key, value);
 }
@@ -34,7 +36,9 @@ std::string request(char what, const std::string& key, const std::string& value)
 class Client : public Store {
  public:
   explicit Client(const std::string& address) : socket_(connect_local(address)) {}
-  void set(const std::string& key, const std::string& value) override { ask(request('s', key, value)); }
+  void set(const std::string& key, const std::string& value) override {
+    ask(request('s', key, value));
+  }
   int64_t add(const std::string& key, int64_t amount) override {
     return number(ask(request('a', key, std::to_string(amount))).substr(1));
   }
@@ -53,7 +57,8 @@ class Client : public Store {
     std::lock_guard lock(mutex_);
     std::optional<Packet> answer;
     if (send_packet(socket_.get(), text)) answer = receive_packet(socket_.get(), 60s);
-    if (!answer || answer->text.empty()) throw base::CommError("the launcher that holds the ranks' store has ended");
+    if (!answer || answer->text.empty())
+      throw base::CommError("the launcher that holds the ranks' store has ended");
     return std::move(answer->text);
   }
   std::mutex mutex_;
@@ -89,7 +94,8 @@ void MemoryStore::set(const std::string& key, const std::string& value) {
 std::string MemoryStore::get(const std::string& key, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   auto limit = std::chrono::system_clock::now() + timeout;
-  if (!changed_.wait_until(lock, limit, [&] { return values_.contains(key); })) throw missing(key, timeout);
+  if (!changed_.wait_until(lock, limit, [&] { return values_.contains(key); }))
+    throw missing(key, timeout);
   return values_[key];
 }
 
@@ -136,6 +142,8 @@ void StoreServer::run() {
   }
 }
 
-std::unique_ptr<Store> connect_store(const std::string& address) { return std::make_unique<Client>(address); }
+std::unique_ptr<Store> connect_store(const std::string& address) {
+  return std::make_unique<Client>(address);
+}
 
 }  // namespace trireme::comm

@@ -1,5 +1,6 @@
 #pragma once
-// Store: a small shared key-value table through which ranks find one another. Not for data: values are short.
+// Store: a small shared key-value table through which ranks find one another. Not for data: values
+// are short.
 //
 //   StoreServer server;  ...fork the ranks...  server.serve();
 //   In a rank: auto store = connect_store(server.address(), 10s);  store->set("address", "...");
@@ -38,8 +39,8 @@ class MemoryStore : public Store {
   std::map<std::string, std::string> values_;
 };
 
-/// The table of the processes of one host, behind a Unix socket without a name in the file system. Only processes of
-/// the same user are served.
+/// The table of the processes of one host, behind a Unix socket without a name in the file system.
+/// Only processes of the same user are served.
 class StoreServer {
  public:
   /// Opens the socket; clients may connect from now on and wait until it serves.

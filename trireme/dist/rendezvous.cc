@@ -1,12 +1,12 @@
 #include "trireme/dist/rendezvous.h"
 
 #include <c10/util/Logging.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
 #include <map>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -29,7 +29,8 @@ int number(const char* name) {
   int value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    throw base::ConfigError(fmt::format("the environment's {} is '{}'; expected a number from 0", name, text));
+    throw base::ConfigError(
+        fmt::format("the environment's {} is '{}'; expected a number from 0", name, text));
   return value;
 }
 
@@ -77,9 +78,10 @@ class TcpStore : public comm::Store {
     try {
       call();
     } catch (const std::exception& error) {
-      throw base::CommError(fmt::format("the ranks' store at {} (MASTER_ADDR:MASTER_PORT): {}; is rank 0 running, and is "
-                                        "the port free and reachable?",
-                                        place_, first_line(error)));
+      throw base::CommError(fmt::format(
+          "the ranks' store at {} (MASTER_ADDR:MASTER_PORT): {}; is rank 0 running, and is "
+          "the port free and reachable?",
+          place_, first_line(error)));
     }
   }
   std::string place_;
@@ -91,29 +93,38 @@ class Prefixed : public comm::Store {
  public:
   Prefixed(std::unique_ptr<comm::Store> store, std::string prefix)
       : store_(std::move(store)), prefix_(std::move(prefix)) {}
-  void set(const std::string& key, const std::string& value) override { store_->set(prefix_ + key, value); }
+  void set(const std::string& key, const std::string& value) override {
+    store_->set(prefix_ + key, value);
+  }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
     return store_->get(prefix_ + key, timeout);
   }
-  int64_t add(const std::string& key, int64_t amount) override { return store_->add(prefix_ + key, amount); }
+  int64_t add(const std::string& key, int64_t amount) override {
+    return store_->add(prefix_ + key, amount);
+  }
 
  private:
   std::unique_ptr<comm::Store> store_;
   std::string prefix_;
 };
 
-std::unique_ptr<comm::Store> store_of(const LaunchedRank& launched, std::chrono::milliseconds timeout) {
-  if (std::string local = variable("TRIREME_STORE"); !local.empty()) return comm::connect_store(local);
+std::unique_ptr<comm::Store> store_of(const LaunchedRank& launched,
+                                      std::chrono::milliseconds timeout) {
+  if (std::string local = variable("TRIREME_STORE"); !local.empty())
+    return comm::connect_store(local);
   std::string host = variable("MASTER_ADDR");
   if (host.empty() && launched.source != "Slurm") host = "127.0.0.1";
   if (host.empty() && variable("SLURM_NNODES") == "1") host = "127.0.0.1";
   if (host.empty())
-    throw base::ConfigError("ranks on several hosts need MASTER_ADDR (the host of rank 0) and MASTER_PORT in their environment");
+    throw base::ConfigError(
+        "ranks on several hosts need MASTER_ADDR (the host of rank 0) and MASTER_PORT in their "
+        "environment");
   int port = variable("MASTER_PORT").empty() ? 29500 : number("MASTER_PORT");
-  bool agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";  // torchrun serves the store itself
+  bool agent =
+      variable("TORCHELASTIC_USE_AGENT_STORE") == "True";  // torchrun serves the store itself
   auto store = connect_tcp_store(host, port, launched.rank == 0 && !agent, timeout);
-  return std::make_unique<Prefixed>(std::move(store),
-                                    fmt::format("trireme/{}/", variable("TORCHELASTIC_RESTART_COUNT")));
+  return std::make_unique<Prefixed>(
+      std::move(store), fmt::format("trireme/{}/", variable("TORCHELASTIC_RESTART_COUNT")));
 }
 
 /// Processes with the same identity reach one another by Unix sockets and shared memory.
@@ -122,7 +133,8 @@ std::string host_identity() {
   ssize_t size = ::readlink("/proc/self/ns/net", space, sizeof space - 1);
   char name[256] = {};
   ::gethostname(name, sizeof name - 1);
-  return base::read_file("/proc/sys/kernel/random/boot_id").substr(0, 36) + (size > 0 ? space : "") + " " + name;
+  return base::read_file("/proc/sys/kernel/random/boot_id").substr(0, 36) +
+         (size > 0 ? space : "") + " " + name;
 }
 
 }  // namespace
@@ -139,14 +151,17 @@ LaunchedRank launched_rank() {
     bool rank = !variable(source.rank).empty(), size = !variable(source.size).empty();
     if (!rank && !size) continue;
     if (rank != size) {
-      if (source.rank != std::string("RANK")) continue;  // Slurm sets some of its variables for other programs too
+      if (source.rank != std::string("RANK"))
+        continue;  // Slurm sets some of its variables for other programs too
       throw base::ConfigError(fmt::format("the environment has {} but no {}; a launcher sets both",
-                                          rank ? source.rank : source.size, rank ? source.size : source.rank));
+                                          rank ? source.rank : source.size,
+                                          rank ? source.size : source.rank));
     }
     LaunchedRank launched{number(source.rank), number(source.size), source.name};
     if (launched.rank >= launched.size)
-      throw base::ConfigError(fmt::format("the environment's {} is {} with {} {}; ranks are numbered from 0", source.rank,
-                                          launched.rank, source.size, launched.size));
+      throw base::ConfigError(
+          fmt::format("the environment's {} is {} with {} {}; ranks are numbered from 0",
+                      source.rank, launched.rank, source.size, launched.size));
     return launched;
   }
   return {};
@@ -163,14 +178,17 @@ std::unique_ptr<comm::Backend> rendezvous_from_env(std::chrono::milliseconds tim
   auto store = store_of(launched, timeout);
   store->set(fmt::format("host/{}", launched.rank), host_identity());
   std::map<std::string, std::vector<int>> hosts;
-  for (int r = 0; r < launched.size; ++r) hosts[store->get(fmt::format("host/{}", r), timeout)].push_back(r);
+  for (int r = 0; r < launched.size; ++r)
+    hosts[store->get(fmt::format("host/{}", r), timeout)].push_back(r);
   if (hosts.size() > 1) {
     std::string places;
     for (const auto& [host, ranks] : hosts)
-      places += fmt::format("; {}: ranks {}", host.substr(host.find(' ') + 1), fmt::join(ranks, " "));
-    throw base::ConfigError(fmt::format("the {} ranks run on {} hosts (or in containers without a common network){}; this "
-                                        "program connects ranks of one host only, the mpi backend is not built",
-                                        launched.size, hosts.size(), places));
+      places +=
+          fmt::format("; {}: ranks {}", host.substr(host.find(' ') + 1), fmt::join(ranks, " "));
+    throw base::ConfigError(fmt::format(
+        "the {} ranks run on {} hosts (or in containers without a common network){}; this "
+        "program connects ranks of one host only, the mpi backend is not built",
+        launched.size, hosts.size(), places));
   }
   auto backend = comm::make_shm_backend(launched.rank, launched.size, *store, timeout);
   // A store that rank 0 serves must live until all have read from it.

@@ -1,8 +1,9 @@
 #pragma once
 // Rendezvous: from the variables of a launcher to a backend that connects the ranks.
 //
-// Understood are torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), then Slurm's, Open MPI's and PMI's for
-// rank and number. Ranks meet through c10d::TCPStore, or through the store that `trireme launch` serves (TRIREME_STORE).
+// Understood are torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), then Slurm's,
+// Open MPI's and PMI's for rank and number. Ranks meet through c10d::TCPStore, or through the store
+// that `trireme launch` serves (TRIREME_STORE).
 
 #include <chrono>
 #include <memory>
@@ -25,9 +26,9 @@ LaunchedRank launched_rank();
 std::unique_ptr<comm::Store> connect_tcp_store(const std::string& host, int port, bool serve,
                                                std::chrono::milliseconds timeout);
 
-/// Connects this process to the other ranks: shared memory when all run on one host. Collective over all ranks. Without a
-/// launcher a backend of one rank. ConfigError when ranks run on several hosts, since backend `mpi` is not built.
-/// `timeout` is that of the start and of each operation.
+/// Connects this process to the other ranks: shared memory when all run on one host. Collective
+/// over all ranks. Without a launcher a backend of one rank. ConfigError when ranks run on several
+/// hosts, since backend `mpi` is not built. `timeout` is that of the start and of each operation.
 std::unique_ptr<comm::Backend> rendezvous_from_env(std::chrono::milliseconds timeout);
 
 }  // namespace trireme::dist

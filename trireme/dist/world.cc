@@ -40,30 +40,32 @@ void set_rank_threads(int threads) {
 void run_ranks(int ranks, const std::function<void(World&)>& body, int threads, std::chrono::milliseconds timeout) {
   auto backends = comm::make_thread_backends(ranks, timeout);
   std::mutex mutex;
-  std::exception_ptr first;
+  std::exception_ptr first, loss;  // loss: of a peer, told by the others and perhaps before the peer tells why
   std::vector<std::thread> rank_threads;
   for (auto& backend : backends) {
     rank_threads.emplace_back([&, backend = std::move(backend)]() mutable {
       set_rank_threads(threads);
       World world(std::move(backend));
-      auto fail = [&](const char* why) {
+      auto fail = [&](std::exception_ptr& place, const char* why) {
         {
           std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
+          if (!place) place = std::current_exception();
         }
         world.abort(why);
       };
       try {
         body(world);
+      } catch (const base::CommError& e) {
+        fail(loss, e.what());
       } catch (const std::exception& e) {
-        fail(e.what());
+        fail(first, e.what());
       } catch (...) {
-        fail("unknown exception");
+        fail(first, "unknown exception");
       }
     });
   }
   for (std::thread& thread : rank_threads) thread.join();
-  if (first) std::rethrow_exception(first);
+  if (first || loss) std::rethrow_exception(first ? first : loss);
 }
 
 DeviceMesh::DeviceMesh(World& rank, const layout::Mesh& shape) : mesh(shape) {

@@ -8,10 +8,13 @@
 
 namespace trireme::comm {
 
-SegmentBackend::SegmentBackend(std::shared_ptr<Segment> segment, int rank, std::chrono::milliseconds timeout)
+SegmentBackend::SegmentBackend(std::shared_ptr<Segment> segment, int rank,
+                               std::chrono::milliseconds timeout)
     : endpoint_(std::make_shared<Endpoint>(std::move(segment), rank, timeout)) {}
 
-SegmentBackend::~SegmentBackend() { endpoint_->close(); }
+SegmentBackend::~SegmentBackend() {
+  endpoint_->close();
+}
 
 Comm SegmentBackend::make(std::vector<int> ranks, const std::string& name) {
   auto own = std::find(ranks.begin(), ranks.end(), rank());
@@ -20,12 +23,14 @@ Comm SegmentBackend::make(std::vector<int> ranks, const std::string& name) {
   bool valid = own != ranks.end() && sorted.front() >= 0 && sorted.back() < size() &&
                std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
   if (!valid)
-    throw base::ConfigError(fmt::format("group '{}' of ranks {}: expected distinct ranks below {}, among them {}",
-                                        name, fmt::join(ranks, " "), size(), rank()));
+    throw base::ConfigError(
+        fmt::format("group '{}' of ranks {}: expected distinct ranks below {}, among them {}", name,
+                    fmt::join(ranks, " "), size(), rank()));
   int index = static_cast<int>(own - ranks.begin());
   if (ranks.size() == 1) return {std::move(ranks), 0, name, nullptr};
 
-  // The first member makes the shared block and tells the others where it is, by messages outside of any group.
+  // The first member makes the shared block and tells the others where it is, by messages outside
+  // of any group.
   constexpr uint64_t kNoGroup = 0;
   uint64_t tag = base::hash_bytes(ranks.data(), ranks.size() * sizeof(int), base::hash_text(name));
   uint64_t block = 0;
@@ -35,7 +40,8 @@ Comm SegmentBackend::make(std::vector<int> ranks, const std::string& name) {
     std::byte* memory = endpoint_->arena().alloc(SegmentGroup::block_size(members));
     SegmentGroup::initialise(memory, members);
     block = segment.offset_of(memory);
-    for (int m = 1; m < members; ++m) endpoint_->send(&block, sizeof block, ranks[m], tag, kNoGroup, name).wait();
+    for (int m = 1; m < members; ++m)
+      endpoint_->send(&block, sizeof block, ranks[m], tag, kNoGroup, name).wait();
   } else {
     endpoint_->receive(&block, sizeof block, ranks[0], tag, kNoGroup, name).wait();
   }
@@ -43,6 +49,8 @@ Comm SegmentBackend::make(std::vector<int> ranks, const std::string& name) {
   return {std::move(ranks), index, name, std::move(group)};
 }
 
-void SegmentBackend::abort(const std::string& why) { endpoint_->abort("aborted: " + why); }
+void SegmentBackend::abort(const std::string& why) {
+  endpoint_->abort("aborted: " + why);
+}
 
 }  // namespace trireme::comm

@@ -17,7 +17,8 @@
 namespace trireme::comm {
 namespace {
 
-/// A rank lives as long as `own`, the only writing end of its pipe, is open; `peers[r]` is the reading end of rank r's.
+/// A rank lives as long as `own`, the only writing end of its pipe, is open; `peers[r]` is the
+/// reading end of rank r's.
 struct Lifelines {
   Descriptor own;
   std::vector<Descriptor> peers;
@@ -25,8 +26,11 @@ struct Lifelines {
 
 class ShmBackend : public SegmentBackend {
  public:
-  ShmBackend(std::shared_ptr<Segment> segment, int rank, std::chrono::milliseconds timeout, Lifelines lines)
-      : SegmentBackend(std::move(segment), rank, timeout), lines_(std::move(lines)), stop_(::eventfd(0, EFD_CLOEXEC)) {
+  ShmBackend(std::shared_ptr<Segment> segment, int rank, std::chrono::milliseconds timeout,
+             Lifelines lines)
+      : SegmentBackend(std::move(segment), rank, timeout),
+        lines_(std::move(lines)),
+        stop_(::eventfd(0, EFD_CLOEXEC)) {
     endpoint_->segment().rank(rank).process = ::getpid();
     watcher_ = std::thread([this] { watch(); });
   }
@@ -39,7 +43,8 @@ class ShmBackend : public SegmentBackend {
  private:
   void watch() {
     std::vector<pollfd> waits{{stop_.get(), POLLIN, 0}};
-    for (const Descriptor& peer : lines_.peers) waits.push_back({peer.get(), 0, 0});  // -1, the own one, is skipped
+    for (const Descriptor& peer : lines_.peers)
+      waits.push_back({peer.get(), 0, 0});  // -1, the own one, is skipped
     for (;;) {
       if (::poll(waits.data(), waits.size(), -1) < 0) continue;
       if (waits[0].revents != 0) return;
@@ -49,7 +54,8 @@ class ShmBackend : public SegmentBackend {
         wait = {-1, 0, 0};
         auto& peer = endpoint_->segment().rank(r);
         if (peer.left.load() != 0) continue;
-        endpoint_->segment().fail(r, fmt::format("died: its process {} ended", peer.process.load()));
+        endpoint_->segment().fail(r,
+                                  fmt::format("died: its process {} ended", peer.process.load()));
         peer.left = 1;
       }
     }
@@ -67,7 +73,8 @@ std::pair<Descriptor, Descriptor> make_pipe() {
 }
 
 // Rank 0 makes the memory and the pipes and hands them out.
-std::unique_ptr<Backend> host(int size, Store& store, const std::string& key, std::chrono::milliseconds timeout) {
+std::unique_ptr<Backend> host(int size, Store& store, const std::string& key,
+                              std::chrono::milliseconds timeout) {
   auto limit = std::chrono::steady_clock::now() + timeout;
   auto segment = Segment::create(size, false);
   std::vector<Descriptor> reading, writing;
@@ -83,20 +90,23 @@ std::unique_ptr<Backend> host(int size, Store& store, const std::string& key, st
   std::vector<int> absent(size - 1);
   for (int r = 1; r < size; ++r) absent[r - 1] = r;
   while (!absent.empty()) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - std::chrono::steady_clock::now());
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        limit - std::chrono::steady_clock::now());
     auto connection = accept_local(socket.get(), std::max(left, std::chrono::milliseconds(0)));
     if (!connection)
-      throw base::CommError(fmt::format("rank 0 waited {:.1f} s for ranks {} to connect; they have not started or "
-                                        "have ended",
-                                        static_cast<double>(timeout.count()) / 1000, fmt::join(absent, " ")));
+      throw base::CommError(
+          fmt::format("rank 0 waited {:.1f} s for ranks {} to connect; they have not started or "
+                      "have ended",
+                      static_cast<double>(timeout.count()) / 1000, fmt::join(absent, " ")));
     auto hello = receive_packet(connection->get(), std::chrono::seconds(5));
     int rank = -1;
     if (hello) std::from_chars(hello->text.data(), hello->text.data() + hello->text.size(), rank);
     auto place = std::find(absent.begin(), absent.end(), rank);
     if (place == absent.end())
-      throw base::CommError(fmt::format("two processes say that they are rank {} of {}, or it is none; each needs a "
-                                        "RANK of its own",
-                                        rank, size));
+      throw base::CommError(
+          fmt::format("two processes say that they are rank {} of {}, or it is none; each needs a "
+                      "RANK of its own",
+                      rank, size));
     std::vector<int> descriptors{segment->fd(), writing[rank].get()};
     for (const Descriptor& end : reading) descriptors.push_back(end.get());
     if (!send_packet(connection->get(), std::to_string(size), descriptors))
@@ -113,25 +123,30 @@ std::unique_ptr<Backend> join(int rank, int size, Store& store, const std::strin
                               std::chrono::milliseconds timeout) {
   Descriptor socket = connect_local(store.get(key, timeout));
   std::optional<Packet> welcome;
-  if (send_packet(socket.get(), std::to_string(rank))) welcome = receive_packet(socket.get(), timeout);
-  if (!welcome || static_cast<int>(welcome->descriptors.size()) != size + 2 || welcome->text != std::to_string(size))
-    throw base::CommError(fmt::format("rank {} of {} was not admitted by rank 0: rank 0 ended, or the ranks differ in "
-                                      "WORLD_SIZE or RANK",
-                                      rank, size));
+  if (send_packet(socket.get(), std::to_string(rank)))
+    welcome = receive_packet(socket.get(), timeout);
+  if (!welcome || static_cast<int>(welcome->descriptors.size()) != size + 2 ||
+      welcome->text != std::to_string(size))
+    throw base::CommError(fmt::format(
+        "rank {} of {} was not admitted by rank 0: rank 0 ended, or the ranks differ in "
+        "WORLD_SIZE or RANK",
+        rank, size));
   auto& received = welcome->descriptors;
   auto segment = Segment::attach(received[0].get());
   Lifelines lines{std::move(received[1]), {}};
-  for (int r = 0; r < size; ++r) lines.peers.push_back(r == rank ? Descriptor() : std::move(received[r + 2]));
+  for (int r = 0; r < size; ++r)
+    lines.peers.push_back(r == rank ? Descriptor() : std::move(received[r + 2]));
   return std::make_unique<ShmBackend>(std::move(segment), rank, timeout, std::move(lines));
 }
 
 }  // namespace
 
-std::unique_ptr<Backend> make_shm_backend(int rank, int size, Store& store, std::chrono::milliseconds timeout) {
+std::unique_ptr<Backend> make_shm_backend(int rank, int size, Store& store,
+                                          std::chrono::milliseconds timeout) {
   constexpr int kMost = 128;
   if (size < 1 || size > kMost || rank < 0 || rank >= size)
-    throw base::ConfigError(fmt::format("rank {} of {}: expected up to {} ranks on a host, numbered from 0", rank, size,
-                                        kMost));
+    throw base::ConfigError(fmt::format(
+        "rank {} of {}: expected up to {} ranks on a host, numbered from 0", rank, size, kMost));
   // A job may connect more than once; the ranks' rounds have a key each.
   std::string key = fmt::format("shm/{}", store.add(fmt::format("shm/rounds/{}", rank), 1));
   return rank == 0 ? host(size, store, key, timeout) : join(rank, size, store, key, timeout);

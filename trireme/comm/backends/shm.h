@@ -1,6 +1,7 @@
 #pragma once
-// The processes of one host as ranks, over memory they share. The memory and the liveness of each rank are passed as
-// descriptors over a Unix socket: nothing has a name, so nothing is left behind, whoever is killed.
+// The processes of one host as ranks, over memory they share. The memory and the liveness of each
+// rank are passed as descriptors over a Unix socket: nothing has a name, so nothing is left behind,
+// whoever is killed.
 
 #include <chrono>
 #include <memory>
@@ -10,9 +11,11 @@
 
 namespace trireme::comm {
 
-/// Joins the ranks of this host, which find one another through `store`. Collective over all `size` ranks; CommError
-/// when they are not there within `timeout`, which is also the deadline of operations. A rank whose process ends
-/// makes the operations of the others fail at once. A process that a rank forks without exec counts as that rank.
-std::unique_ptr<Backend> make_shm_backend(int rank, int size, Store& store, std::chrono::milliseconds timeout);
+/// Joins the ranks of this host, which find one another through `store`. Collective over all `size`
+/// ranks; CommError when they are not there within `timeout`, which is also the deadline of
+/// operations. A rank whose process ends makes the operations of the others fail at once. A process
+/// that a rank forks without exec counts as that rank.
+std::unique_ptr<Backend> make_shm_backend(int rank, int size, Store& store,
+                                          std::chrono::milliseconds timeout);
 
 }  // namespace trireme::comm

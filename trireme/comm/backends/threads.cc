@@ -5,11 +5,13 @@
 
 namespace trireme::comm {
 
-std::vector<std::unique_ptr<Backend>> make_thread_backends(int size, std::chrono::milliseconds timeout) {
+std::vector<std::unique_ptr<Backend>> make_thread_backends(int size,
+                                                           std::chrono::milliseconds timeout) {
   if (size < 1) throw base::ConfigError(fmt::format("{} ranks; expected at least 1", size));
   auto segment = Segment::create(size, true);
   std::vector<std::unique_ptr<Backend>> backends;
-  for (int r = 0; r < size; ++r) backends.push_back(std::make_unique<SegmentBackend>(segment, r, timeout));
+  for (int r = 0; r < size; ++r)
+    backends.push_back(std::make_unique<SegmentBackend>(segment, r, timeout));
   return backends;
 }
 

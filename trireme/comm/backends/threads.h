@@ -9,7 +9,9 @@
 
 namespace trireme::comm {
 
-/// One backend for each of `size` ranks that share this process. `timeout` is the deadline of an operation.
-std::vector<std::unique_ptr<Backend>> make_thread_backends(int size, std::chrono::milliseconds timeout);
+/// One backend for each of `size` ranks that share this process. `timeout` is the deadline of an
+/// operation.
+std::vector<std::unique_ptr<Backend>> make_thread_backends(int size,
+                                                           std::chrono::milliseconds timeout);
 
 }  // namespace trireme::comm
