@@ -1,0 +1,138 @@
+"""Damaged and contradictory inputs: the program says what is wrong and exits with the code of its kind."""
+
+import json
+import pathlib
+import resource
+import shutil
+import signal
+
+import pytest
+
+from support import config, latest, layout, learnable_data, losses, train, trireme, write_indexed
+
+
+def refused(done, *words):
+    """The error names each of the words; nothing but the error line was lost on the way."""
+    assert "error" in done.stderr, done.stderr
+    for word in words:
+        assert word in done.stderr, f"{word!r} is not in: {done.stderr}"
+    assert "Traceback" not in done.stderr and "terminate called" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    train(tiny, folder, *layout(tp=2), "train.train_iter=2", "train.checkpointer.period=2")
+    return folder
+
+
+@pytest.fixture
+def checkpoint(trained, tmp_path):
+    """A copy to damage."""
+    shutil.copytree(latest(trained), tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+@pytest.mark.parametrize("override,words", [
+    ("train.dist.tensor_paralel_size=2", ["tensor_paralel_size", "tensor_parallel_size"]),
+    ("train.dist.tensor_parallel_size=3", ["3", "n_head"]),
+    ("train.dist.pipeline_parallel_size=5", ["5", "4"]),
+    ("train.num_accumulation_steps=3", ["global_batch_size"]),
+    ("train.train_iter=many", ["train_iter", "many"]),
+    ("model.family=gtp2", ["gtp2", "gpt2"]),
+    ("model.n_embed=32", ["n_embed", "n_embd"]),
+    ("optim.name=adm", ["adm", "adamw"]),
+    ("data.seq_length=65", ["65", "64"]),
+    ("model.vocab_size=50", ["50"]),
+])
+def test_configuration(tiny, tmp_path, override, words):
+    ranks = 3 if "=3" in override and "tensor" in override else 5 if "=5" in override else 1
+    refused(train(tiny, tmp_path / "run", "--ranks", ranks, override, code=2), *words)
+
+
+def test_truncated_configuration(tiny, tmp_path):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(tiny.read_text()[:200])
+    refused(train(broken, tmp_path / "run", code=2), "broken.yaml")
+
+
+def test_usage():
+    assert trireme("nonsense", code=2).stderr
+    assert trireme("train", code=2).stderr
+
+
+@pytest.mark.parametrize("suffix", [".idx", ".bin"])
+@pytest.mark.parametrize("damage", ["truncated", "garbled"])
+def test_dataset(tmp_path, suffix, damage):
+    data = learnable_data(tmp_path / "data", tokens=2000)
+    path = pathlib.Path(data + suffix)
+    content = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(content[:len(content) // 2])
+    else:
+        path.write_bytes(b"\xff" * len(content))
+    refused(train(config(tmp_path, data), tmp_path / "run", code=2), "data" + suffix if damage == "truncated" else "data")
+
+
+def test_token_beyond_the_vocabulary(tmp_path):
+    data = write_indexed(tmp_path / "data", [[1, 2, 3, 97] * 500])
+    refused(train(config(tmp_path, data), tmp_path / "run", code=2), "97")
+
+
+def test_tokenizer(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "model": {"type": "BPE", "vo')
+    refused(trireme("tokenizer", "encode", "--tokenizer", tmp_path, "--text", "x", code=2), "tokenizer.json")
+
+
+def test_checkpoint_without_manifest(tiny, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (latest(run) / "trireme.json").unlink()
+    refused(train(tiny, run, *layout(tp=2), "--resume", code=2), "trireme.json")
+    refused(trireme("ckpt", "verify", latest(run), code=2), "trireme.json")
+
+
+def test_damaged_tensors(checkpoint):
+    trireme("ckpt", "verify", checkpoint)
+    file = sorted(checkpoint.glob("*.safetensors"))[0]
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    refused(trireme("ckpt", "verify", checkpoint, code=2), file.name)
+    file.write_bytes(content[:-8])
+    refused(trireme("ckpt", "verify", checkpoint, code=2), file.name)
+    content[7] = 0x7f  # a header of exabytes
+    file.write_bytes(content)
+    refused(trireme("ckpt", "convert", checkpoint, checkpoint.parent / "hf", "--to", "hf", code=2), file.name)
+    assert not (checkpoint.parent / "hf/model.safetensors").exists()
+
+
+def test_resume_with_another_model(tiny, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    refused(train(tiny, run, *layout(tp=2), "--resume", "model.n_embd=64", code=2), "64", "32")
+
+
+def test_disk_full_during_a_checkpoint(tiny, tmp_path):
+    words = [*layout(), "train.checkpointer.period=2"]
+    train(tiny, tmp_path / "run", *words, "train.train_iter=2", "train.scheduler.name=constant")
+    before = latest(tmp_path / "run")
+
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    words += ["train.train_iter=4", "train.scheduler.name=constant", "--resume"]
+    refused(train(tiny, tmp_path / "run", *words, code=4, preexec_fn=small_files), str(tmp_path / "run"))
+    assert latest(tmp_path / "run") == before
+    trireme("ckpt", "verify", before)
+    assert [entry.name for entry in (tmp_path / "run/checkpoints").iterdir() if entry.is_dir()] == [before.name]
+    train(tiny, tmp_path / "run", *words)
+    assert sorted(losses(tmp_path / "run")) == [1, 2, 3, 4]
+
+
+def test_eval_without_validation_data(tiny, trained, tmp_path):
+    keys = json.loads(tiny.read_text())
+    keys["data"]["valid"] = []
+    (tmp_path / "c.yaml").write_text(json.dumps(keys))
+    refused(trireme("eval", "--config", tmp_path / "c.yaml", "--checkpoint", latest(trained), code=2), "valid")
