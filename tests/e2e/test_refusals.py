@@ -115,14 +115,14 @@ def test_resume_with_another_model(tiny, trained, tmp_path):
 
 def test_disk_full_during_a_checkpoint(tiny, tmp_path):
     words = [*layout(), "train.checkpointer.period=2"]
-    train(tiny, tmp_path / "run", *words, "train.train_iter=2", "train.scheduler.name=constant")
+    train(tiny, tmp_path / "run", *words, "train.train_iter=2", "train.scheduler.name=warmup_constant")
     before = latest(tmp_path / "run")
 
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 
-    words += ["train.train_iter=4", "train.scheduler.name=constant", "--resume"]
+    words += ["train.train_iter=4", "train.scheduler.name=warmup_constant", "--resume"]
     refused(train(tiny, tmp_path / "run", *words, code=4, preexec_fn=small_files), str(tmp_path / "run"))
     assert latest(tmp_path / "run") == before
     trireme("ckpt", "verify", before)
