@@ -105,10 +105,11 @@ Declared declare_all(const ModelDef& def, const dist::DeviceMesh& mesh, const Bu
 std::unique_ptr<Model> build_model(ModelDef def, const dist::DeviceMesh& mesh, const BuildOptions& options,
                                    const std::vector<int>& blocks_per_chunk, const std::vector<int>& rank_of_chunk) {
   auto model = std::make_unique<Model>();
-  std::vector<int> chunk_of_layer = chunk_of_layers(def, blocks_per_chunk);
-  Declared all = declare_all(def, mesh, options, chunk_of_layer, rank_of_chunk);
+  // The layers keep pointers to policy and options, so they are given the model's own.
   model->def = std::move(def);
   model->options = options;
+  std::vector<int> chunk_of_layer = chunk_of_layers(model->def, blocks_per_chunk);
+  Declared all = declare_all(model->def, mesh, model->options, chunk_of_layer, rank_of_chunk);
   model->layers_per_chunk.assign(blocks_per_chunk.size(), 0);
   for (int chunk : chunk_of_layer) ++model->layers_per_chunk[chunk];
   Builder root(mesh, model->def.policy, model->options, model->store, all.stages);
