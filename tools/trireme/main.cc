@@ -5,6 +5,7 @@
 
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
+#include "trireme/kernels/allocator.h"
 
 namespace {
 
@@ -18,6 +19,9 @@ int run(int argc, char** argv) {
   trireme::tools::add_pipeline(program);
   trireme::tools::add_preprocess(program);
   trireme::tools::add_tokenizer(program);
+  trireme::tools::add_eval(program);
+  trireme::tools::add_generate(program);
+  trireme::tools::add_train(program);
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -30,8 +34,12 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Before the first tensor: page faults of fresh memory cost a third of a training step.
+  trireme::kernels::install_caching_allocator();
   try {
     return run(argc, argv);
+  } catch (const trireme::tools::Exit& e) {
+    return e.code;
   } catch (const trireme::base::Error& e) {
     std::fprintf(stderr, "trireme: error: %s\n", e.what());
     return e.exit_code();

@@ -6,11 +6,19 @@
 
 namespace trireme::tools {
 
+/// Thrown by a callback to end the program with an exit code that is no error of its own.
+struct Exit {
+  int code;
+};
+
 void add_bench(CLI::App& program);
 void add_data(CLI::App& program);
+void add_eval(CLI::App& program);
+void add_generate(CLI::App& program);
 void add_launch(CLI::App& program);
 void add_pipeline(CLI::App& program);
 void add_preprocess(CLI::App& program);
 void add_tokenizer(CLI::App& program);
+void add_train(CLI::App& program);
 
 }  // namespace trireme::tools

@@ -38,7 +38,7 @@ at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Ten
   batch.rows = ids.size(0);
   batch.seq = ids.size(1);
   batch.position = cache.seen;
-  nn::Context context{.batch = batch, .mode = nn::Mode::eval, .cache = &cache};
+  nn::Context context{.batch = batch, .mode = nn::Mode::eval, .anchor = at::zeros({}), .cache = &cache};
   int stage = mesh.coord.pp, last = mesh.mesh.size(layout::Axis::pp) - 1;
   nn::State state;
   if (stage > 0) {

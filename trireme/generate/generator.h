@@ -13,7 +13,7 @@
 namespace trireme::generate {
 
 struct Request {
-  std::vector<std::vector<int64_t>> prompts;  // ids
+  std::vector<std::vector<int64_t>> prompts = {};  // ids
   int64_t max_new_tokens = 32;
   std::optional<int64_t> end_token = {};  // stops a sequence; kept as its last id
   Sampling sampling = {};

@@ -1,0 +1,141 @@
+// The parity grid of GPT-2: every layout, schedule and ZeRO stage gives one rank's loss, gradients and parameters
+// (docs/architecture.md section 12), with dropout, distinct micro-batches and uneven counts of ignored labels.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "tests/support/gpt2_cell.h"
+#include "trireme/base/error.h"
+
+namespace trireme::test {
+namespace {
+
+/// One rank's result for the same numbers, computed once.
+const CellResult& reference(const Cell& cell) {
+  static std::map<std::string, CellResult> known;
+  Cell alone{.dtype = cell.dtype, .optimizer = cell.optimizer, .tied = cell.tied, .global_batch = cell.global_batch};
+  auto [it, added] = known.try_emplace(alone.name());
+  if (added) it->second = run_cell(alone);
+  return it->second;
+}
+
+/// Empty when the cell equals one rank; else what differs most.
+std::string difference(const Cell& cell, const CellResult& result) {
+  const CellResult& want = reference(cell);
+  double bound = cell.dtype == "fp64" ? 1e-10 : 1e-5;
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    double e = std::abs(result.losses[i] - want.losses[i]) / std::abs(want.losses[i]);
+    if (!(e <= bound)) return fmt::format("loss of step {}: {} against {} ({:.1e})", i, result.losses[i], want.losses[i], e);
+  }
+  Worst gradient = worst(result.gradients, want.gradients);
+  if (gradient.error > bound) return fmt::format("gradient of {}: {:.1e}", gradient.name, gradient.error);
+  if (!(std::abs(result.grad_norm / want.grad_norm - 1) <= bound))
+    return fmt::format("norm {} against {}", result.grad_norm, want.grad_norm);
+  for (const auto& [name, tensor] : want.parameters) {
+    double e = (result.parameters.at(name) - tensor).abs().max().item<double>();
+    if (!(e <= 1e-3 * kCellLr)) return fmt::format("parameter {}: {:.1e}", name, e);
+  }
+  return "";
+}
+
+std::vector<Cell> whole_grid() {
+  std::vector<std::array<int, 3>> layouts;
+  for (int dp : {1, 2})
+    for (int tp : {1, 2})
+      for (int pp : {1, 2}) layouts.push_back({dp, tp, pp});
+  layouts.insert(layouts.end(), {{1, 4, 1}, {1, 1, 4}, {1, 2, 4}});
+  std::vector<Cell> cells;
+  for (const auto& [dp, tp, pp] : layouts)
+    for (const char* schedule : {"gpipe", "1f1b"})
+      for (int zero : {0, 1})
+        for (bool sp : {false, true})
+          if (!sp || tp > 1)
+            cells.push_back({.dp = dp, .tp = tp, .pp = pp, .schedule = schedule, .zero = zero, .sequence_parallel = sp});
+  return cells;
+}
+
+// The fewest cells, taken in order, in which every pair of values of two axes that occurs in the grid still meets.
+std::vector<Cell> pairwise(const std::vector<Cell>& grid) {
+  std::set<std::array<int, 4>> met;
+  std::vector<Cell> chosen;
+  for (const Cell& cell : grid) {
+    const int values[] = {cell.dp, cell.tp, cell.pp, cell.schedule == "gpipe", cell.zero, cell.sequence_parallel};
+    bool adds = false;
+    for (int a = 0; a < 6; ++a)
+      for (int b = a + 1; b < 6; ++b) adds |= met.insert({a, values[a], b, values[b]}).second;
+    if (adds) chosen.push_back(cell);
+  }
+  return chosen;
+}
+
+bool full_suite() { return std::getenv("TRIREME_FULL") != nullptr; }
+
+TEST(Gpt2Grid, EveryLayoutEqualsOneRank) {
+  std::vector<Cell> grid = whole_grid();
+  std::vector<Cell> cells = full_suite() ? grid : pairwise(grid);
+  int ran = 0, refused = 0;
+  for (const Cell& cell : cells) {
+    try {
+      EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
+      ++ran;
+    } catch (const base::ConfigError&) {
+      ++refused;
+    }
+  }
+  EXPECT_EQ(grid.size(), 68u);
+  EXPECT_EQ(ran, full_suite() ? 68 : 30);
+  EXPECT_EQ(refused, 0);
+}
+
+TEST(Gpt2Grid, OtherPrecisionOptimizerHeadAndRaggedBatches) {
+  for (Cell cell : {Cell{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .dtype = "fp32"},
+                    Cell{.dp = 1, .tp = 4, .pp = 2, .dtype = "fp32"},
+                    Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .optimizer = "sgd"},
+                    Cell{.dp = 1, .tp = 2, .pp = 2, .optimizer = "sgd"},
+                    Cell{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .tied = false},
+                    Cell{.dp = 1, .tp = 2, .pp = 4, .sequence_parallel = true, .tied = false},
+                    // A last micro-batch that one data rank lacks; fewer micro-batches than stages; 5 of 4.
+                    Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .global_batch = 7},
+                    Cell{.dp = 1, .tp = 1, .pp = 4, .global_batch = 2},
+                    Cell{.dp = 1, .tp = 1, .pp = 4, .schedule = "gpipe", .global_batch = 5}}) {
+    EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
+  }
+}
+
+TEST(Gpt2Grid, TheSameLayoutTwiceIsBitIdentical) {
+  Cell cell{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .dtype = "fp32"};
+  EXPECT_EQ(run_cell(cell).digests, run_cell(cell).digests);
+}
+
+TEST(Gpt2Grid, ZeroStagesGiveTheSameBits) {
+  Cell cell{.dp = 2, .tp = 1, .pp = 2, .dtype = "fp32"};
+  CellResult whole = run_cell(cell);
+  cell.zero = 1;
+  CellResult sharded = run_cell(cell);
+  for (const auto& [name, tensor] : whole.parameters) EXPECT_TRUE(tensor.equal(sharded.parameters.at(name))) << name;
+}
+
+TEST(Gpt2Grid, NoticesPlantedFaults) {
+  Cell cell{.dp = 2, .tp = 1, .pp = 2};
+  for (Fault fault : {Fault::dropped_reduce, Fault::doubled_tie, Fault::wrong_loss_scale, Fault::swapped_micro_batches,
+                      Fault::shifted_dropout}) {
+    std::string found;
+    try {
+      found = difference(cell, run_cell(cell, fault));
+    } catch (const base::Error& e) {
+      found = e.what();
+    }
+    EXPECT_NE(found, "") << "fault " << static_cast<int>(fault) << " went unnoticed";
+  }
+}
+
+TEST(Gpt2Grid, RefusesWhatCannotBe) {
+  EXPECT_THROW(run_cell({.tp = 3}), base::ConfigError);   // 4 heads
+  EXPECT_THROW(run_cell({.pp = 5}), base::ConfigError);   // 4 layers
+}
+
+}  // namespace
+}  // namespace trireme::test

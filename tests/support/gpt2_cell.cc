@@ -1,0 +1,144 @@
+#include "tests/support/gpt2_cell.h"
+
+#include <ATen/ATen.h>
+
+#include <bit>
+
+#include "trireme/base/error.h"
+#include "trireme/base/hash.h"
+#include "trireme/base/philox.h"
+#include "trireme/data/batch.h"
+#include "trireme/schedule/generators.h"
+#include "trireme/train/execute_pipeline.h"
+#include "trireme/train/assembly.h"
+
+namespace trireme::test {
+namespace {
+
+constexpr int64_t kVocab = 131, kSeq = 13, kMicroBatch = 1;
+
+base::Json model_tree(const Cell& cell) {
+  return {{"family", "gpt2"}, {"n_layer", 4}, {"n_embd", 32}, {"n_head", 4}, {"n_positions", 16}, {"vocab_size", kVocab},
+          {"resid_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"attn_pdrop", 0.1}, {"initializer_range", 0.1},
+          {"tie_word_embeddings", cell.tied}};
+}
+
+// Sample g of a step: tokens from (step, g, place); g % 7 * 1.5 of the first labels are ignored.
+void write_sample(int64_t step, int64_t g, std::vector<int64_t>& ids, std::vector<int64_t>& labels) {
+  uint64_t key = base::stream_key(5, "cell", static_cast<uint64_t>(step), static_cast<uint64_t>(g));
+  for (int64_t i = 0; i < kSeq; ++i) {
+    ids.push_back(static_cast<int64_t>(base::uniform_below(key, i, kVocab)));
+    int64_t next = static_cast<int64_t>(base::uniform_below(key, i + 1, kVocab));
+    labels.push_back(i < g % 7 * 3 / 2 ? data::kIgnoreLabel : next);
+  }
+}
+
+std::vector<nn::Batch> batches_of(const Cell& cell, int dp_rank, int64_t step) {
+  std::vector<nn::Batch> batches;
+  int64_t per_step = kMicroBatch * cell.dp;
+  for (int64_t m = 0; m * per_step < cell.global_batch; ++m) {
+    data::Batch batch;
+    data::Field ids{"input_ids", {0, kSeq}, {}}, labels{"labels", {0, kSeq}, {}};
+    for (int64_t i = 0; i < kMicroBatch; ++i) {
+      int64_t g = m * per_step + dp_rank * kMicroBatch + i;
+      if (g >= cell.global_batch) continue;
+      write_sample(step, g, ids.values, labels.values);
+      batch.samples.push_back(g);
+    }
+    ids.shape[0] = labels.shape[0] = batch.rows();
+    batch.fields = {ids, labels};
+    batches.push_back(nn::to_tensors(batch));
+  }
+  return batches;
+}
+
+// Samples that data rank `rank` of an evenly shared axis alone has: where a fault is planted.
+void plant_before(Fault fault, const dist::DeviceMesh& mesh, std::vector<nn::Batch>& batches) {
+  bool last_stage = mesh.coord.pp == mesh.mesh.size(layout::Axis::pp) - 1;
+  if (fault == Fault::swapped_micro_batches && last_stage) std::swap(batches[1], batches[2]);
+  if (fault == Fault::shifted_dropout && mesh.coord.dp == 1)
+    for (nn::Batch& batch : batches) batch.samples = batch.samples + 1;
+}
+
+uint64_t digest_of(uint64_t digest, const at::Tensor& tensor) {
+  at::Tensor bytes = tensor.contiguous();
+  return base::hash_combine(digest, base::hash_bytes(bytes.data_ptr(), bytes.nbytes()));
+}
+
+}  // namespace
+
+std::string Cell::name() const {
+  return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
+                     dtype, optimizer, tied ? "" : " untied", global_batch);
+}
+
+RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, Gathered* parameters, Fault fault) {
+  auto micro_batches = static_cast<int>((cell.global_batch + cell.dp * kMicroBatch - 1) / (cell.dp * kMicroBatch));
+  train::Placement placement{
+      .mesh = layout::Mesh({.pp = cell.pp, .dp = cell.dp, .tp = cell.tp}),
+      .schedule = schedule::generate(cell.schedule, {.ranks = cell.pp, .micro_batches = micro_batches}),
+      .options = {.dtype = base::dtype_of(cell.dtype), .sequence_parallel = cell.sequence_parallel, .seed = 11}};
+  auto run = train::assemble(model_tree(cell), placement, kSeq, world);
+  train::make_parameters(*run, true, nullptr);
+  nn::ParamStore& store = run->model->store;
+  config::Optim options;
+  options.name = cell.optimizer;
+  options.lr = kCellLr;
+  options.eps = 1e-4;
+  options.weight_decay = 0.1;
+  options.momentum = cell.optimizer == "sgd" ? 0.9 : 0.0;
+  options.clip_grad_max_norm = 1.0;
+  optim::ShardedOptimizer optimizer(world, run->mesh, store, options, cell.zero);
+  train::OverlappedSync overlap(optimizer.sync());
+  // A planted fault in the exchange needs it apart from the backward pass.
+  bool apart = fault == Fault::dropped_reduce || fault == Fault::doubled_tie;
+  if (fault == Fault::wrong_loss_scale && run->mesh.coord.dp == 1) {
+    auto count = run->model->def.loss_weight;
+    run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch); };
+  }
+  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {}, apart ? nullptr : &overlap);
+
+  RankResult result;
+  uint64_t digest = 0;
+  for (int64_t step = 0; step < 3; ++step) {
+    std::vector<nn::Batch> batches = batches_of(cell, run->mesh.coord.dp, step);
+    plant_before(fault, run->mesh, batches);
+    pipeline::StepResult done =
+        train::execute_pipeline(executor, optimizer, batches, {.seed = 3, .step = static_cast<uint64_t>(step)});
+    if (fault == Fault::dropped_reduce && run->mesh.coord.dp == 1) store.buckets()[0].grad.zero_();
+    if (nn::Param* tied = store.find("transformer.wte.weight"); tied && fault == Fault::doubled_tie) tied->grad.mul_(2);
+    optim::StepReport report = optimizer.step(kCellLr);
+    result.losses.push_back(done.loss());
+    digest = base::hash_combine(digest, std::bit_cast<uint64_t>(done.loss()));
+    if (step == 0) {
+      result.grad_norm = report.grad_norm;
+      optimizer.sync().gather();
+      for (nn::Param* p : store.params()) {
+        if (gradients) gradients->add(p->spec.name, *p, p->grad);
+        digest = digest_of(digest, p->grad);
+      }
+    }
+  }
+  for (nn::Param* p : store.params()) {
+    if (parameters) parameters->add(p->spec.name, *p, p->data);
+    digest = digest_of(digest, p->data);
+  }
+  result.digest = digest;
+  return result;
+}
+
+CellResult run_cell(const Cell& cell, Fault fault) {
+  CellResult result;
+  result.digests.resize(cell.ranks());
+  Gathered gradients, parameters;
+  dist::run_ranks(cell.ranks(), [&](dist::World& world) {
+    RankResult rank = run_rank(cell, world, &gradients, &parameters, fault);
+    result.digests[world.rank()] = rank.digest;
+    if (world.rank() == 0) result.losses = rank.losses, result.grad_norm = rank.grad_norm;
+  });
+  result.gradients = gradients.take();
+  result.parameters = parameters.take();
+  return result;
+}
+
+}  // namespace trireme::test

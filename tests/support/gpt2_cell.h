@@ -1,0 +1,50 @@
+#pragma once
+// Cell: one point of GPT-2's parity grid. Each rank trains the same tiny model on the same data for three steps,
+// whatever the layout, and hands over what it holds.
+
+#include <string>
+#include <vector>
+
+#include "tests/support/shards.h"
+#include "trireme/dist/world.h"
+
+namespace trireme::test {
+
+/// Mistakes that a grid must notice, made in the test's own code around the library.
+enum class Fault { none, dropped_reduce, doubled_tie, wrong_loss_scale, swapped_micro_batches, shifted_dropout };
+
+struct Cell {
+  int dp = 1, tp = 1, pp = 1;
+  std::string schedule = "1f1b";
+  int zero = 0;
+  bool sequence_parallel = false;
+  std::string dtype = "fp64", optimizer = "adamw";
+  bool tied = true;
+  int64_t global_batch = 8;
+  int ranks() const { return dp * tp * pp; }
+  std::string name() const;
+};
+
+struct CellResult {
+  std::vector<double> losses;  // of three steps
+  Tensors gradients;           // whole, of the first step
+  Tensors parameters;          // whole, after the last
+  double grad_norm = 0;        // of the first step
+  std::vector<uint64_t> digests;  // per rank: of losses, gradients and parameters, bit for bit
+};
+
+inline constexpr double kCellLr = 1e-2;
+
+/// One rank's share; collective over the world. Adds what the rank holds to the gathered tensors.
+struct RankResult {
+  std::vector<double> losses;
+  double grad_norm = 0;
+  uint64_t digest = 0;
+};
+RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, Gathered* parameters,
+                    Fault fault = Fault::none);
+
+/// The cell on threads.
+CellResult run_cell(const Cell& cell, Fault fault = Fault::none);
+
+}  // namespace trireme::test

@@ -1,0 +1,40 @@
+#include "tools/trireme/config_options.h"
+
+#include <fmt/format.h>
+
+#include "tools/trireme/subcommands.h"
+#include "trireme/config/load.h"
+
+namespace trireme::tools {
+namespace {
+
+std::string shell_quoted(const std::string& word) {
+  if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%") ==
+      std::string::npos)
+    return word;
+  std::string quoted = "'";
+  for (char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
+
+void ConfigOptions::add_to(CLI::App& command) {
+  command.add_option("--config", path, "YAML file of the run (docs/config.md lists its keys)")->required();
+  command.add_option("overrides", overrides, "key=value settings, for example train.train_iter=50");
+}
+
+config::RunConfig ConfigOptions::load() const { return config::load(path, overrides); }
+
+std::string ConfigOptions::command(const std::string& subcommand, int ranks) const {
+  std::string line = fmt::format("trireme {} --config {}", subcommand, shell_quoted(path));
+  if (ranks > 0) line += fmt::format(" --ranks {}", ranks);
+  for (const std::string& word : overrides) line += " " + shell_quoted(word);
+  return line;
+}
+
+void exit_with(int code) {
+  if (code != 0) throw Exit{code};
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,64 @@
+#include "tools/trireme/ranks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/base/threads.h"
+#include "trireme/comm/launch.h"
+#include "trireme/dist/rendezvous.h"
+#include "trireme/kernels/allocator.h"
+
+namespace trireme::tools {
+namespace {
+
+// This program's own command line.
+std::vector<std::string> own_command() {
+  std::string text = base::read_file("/proc/self/cmdline");
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < text.size();) {
+    size_t end = text.find('\0', begin);
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  words[0] = std::filesystem::read_symlink("/proc/self/exe").string();
+  return words;
+}
+
+int local_ranks(int world_size) {
+  const char* text = std::getenv("LOCAL_WORLD_SIZE");
+  return text ? std::max(1, std::atoi(text)) : world_size;
+}
+
+}  // namespace
+
+int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body) {
+  dist::LaunchedRank launched = dist::launched_rank();
+  if (ranks < 0) throw base::ConfigError(fmt::format("--ranks is {}, expected at least 1", ranks));
+  if (ranks > 1 && launched.source.empty())
+    return comm::launch_local({.nproc = ranks, .prefix = false}, own_command());
+  if (ranks > 0 && !launched.source.empty() && ranks != launched.size) {
+    throw base::ConfigError(fmt::format("--ranks {} contradicts {}, which started {}; leave --ranks out", ranks,
+                                        launched.source, launched.size));
+  }
+  dist::set_rank_threads(std::max(1, base::available_cores() / local_ranks(launched.size)));
+  kernels::tag_memory(launched.rank);
+  auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
+  dist::World world =
+      launched.size > 1 ? dist::World(dist::rendezvous_from_env(timeout)) : dist::World::single();
+  try {
+    body(world);
+  } catch (const std::exception& e) {
+    world.abort(e.what());
+    throw;
+  }
+  return 0;
+}
+
+void run_threads(int ranks, const std::function<void(dist::World&)>& body) {
+  dist::run_ranks(ranks, body, std::max(1, base::available_cores() / ranks));
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,121 @@
+// trireme train and trireme eval.
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+
+#include "tools/trireme/config_options.h"
+#include "tools/trireme/ranks.h"
+#include "tools/trireme/subcommands.h"
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/folder.h"
+#include "trireme/config/load.h"
+#include "trireme/data/causal.h"
+#include "trireme/train/evaluator.h"
+#include "trireme/train/report.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme::tools {
+namespace {
+
+// What a signal handler may touch is static by nature.
+std::atomic<bool> stop_requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void request_stop(int) { stop_requested = true; }
+
+struct TrainFlags {
+  ConfigOptions config;
+  int ranks = 0;
+  bool resume = false, dry_run = false;
+};
+
+void dry_run(const config::RunConfig& given, int ranks) {
+  config::check_supported(given);
+  config::RunConfig config = config::resolved(given, ranks);
+  config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
+  train::Placement placement = train::placement_of(config, ranks, plan.micro_batches);
+  std::printf("%s\n%s", config::to_yaml(config).c_str(),
+              train::layout_report(config, train::describe(train::model_tree(config.model), placement, config.data.seq_length),
+                                   placement.mesh, plan)
+                  .c_str());
+}
+
+int train_main(const TrainFlags& flags) {
+  config::RunConfig config = flags.config.load();
+  if (flags.dry_run) {
+    dry_run(config, std::max(1, flags.ranks));
+    return 0;
+  }
+  return run_processes(flags.ranks, config.train.dist.timeout_s, [&](dist::World& world) {
+    std::signal(SIGTERM, request_stop);
+    std::signal(SIGINT, request_stop);
+    bool first = world.rank() == 0;
+    base::Logger log(world.size() > 1 ? fmt::format("rank {}", world.rank()) : "",
+                     first ? base::LogLevel::info : base::LogLevel::warning);
+    train::TrainSummary summary = train::train(config, world, {.resume = flags.resume, .stop = &stop_requested}, log);
+    if (!first) return;
+    if (summary.stopped) {
+      std::printf("stopped after step %ld; resume with: %s --resume\n", static_cast<long>(summary.step),
+                  flags.config.command("train", flags.ranks).c_str());
+    } else {
+      std::printf("finished %ld steps; checkpoint %s\n", static_cast<long>(summary.step), summary.checkpoint.c_str());
+    }
+  });
+}
+
+struct EvalFlags {
+  ConfigOptions config;
+  std::string checkpoint;
+  int ranks = 0;
+  bool json = false;
+};
+
+int eval_main(const EvalFlags& flags) {
+  config::RunConfig given = flags.config.load();
+  config::check_supported(given);
+  if (given.data.valid.empty()) throw base::ConfigError("data.valid is empty: name a dataset to evaluate on");
+  std::string path = flags.checkpoint.empty() ? given.train.output_dir : flags.checkpoint;
+  return run_processes(flags.ranks, given.train.dist.timeout_s, [&](dist::World& world) {
+    config::RunConfig config = config::resolved(given, world.size());
+    config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
+    checkpoint::Checkpoint checkpoint(path);
+    base::Json tree = checkpoint.model_config();
+    auto assembly = train::assemble(tree, train::placement_of(config, world.size(), plan.micro_batches),
+                                    config.data.seq_length, world);
+    train::make_parameters(*assembly, false, &checkpoint);
+    auto dataset = train::open_data(config, config.data.valid, false, assembly->model->def.vocab_size);
+    train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_iter).run();
+    if (world.rank() != 0) return;
+    if (flags.json) {
+      base::Json out = {{"loss", found.loss}, {"perplexity", found.perplexity()}, {"tokens", found.tokens}};
+      std::printf("%s\n", out.dump().c_str());
+    } else {
+      std::printf("checkpoint  %s\nloss        %.6f\nperplexity  %.4f\ntokens      %ld\n", checkpoint.path().c_str(),
+                  found.loss, found.perplexity(), static_cast<long>(found.tokens));
+    }
+  });
+}
+
+}  // namespace
+
+void add_train(CLI::App& program) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* command = program.add_subcommand("train", "train a model");
+  flags->config.add_to(*command);
+  command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)");
+  command->add_flag("--resume", flags->resume, "go on from the newest checkpoint of train.output_dir");
+  command->add_flag("--dry-run", flags->dry_run, "print the resolved configuration, the layout and each rank's memory");
+  command->callback([flags] { exit_with(train_main(*flags)); });
+}
+
+void add_eval(CLI::App& program) {
+  auto flags = std::make_shared<EvalFlags>();
+  CLI::App* command = program.add_subcommand("eval", "loss and perplexity of a checkpoint on the validation data");
+  flags->config.add_to(*command);
+  command->add_option("--checkpoint", flags->checkpoint, "checkpoint or Hugging Face folder (default: the run's latest)");
+  command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)");
+  command->add_flag("--json", flags->json, "one JSON document");
+  command->callback([flags] { exit_with(eval_main(*flags)); });
+}
+
+}  // namespace trireme::tools

@@ -1,0 +1,115 @@
+#include "trireme/train/assembly.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/layout/stage_manager.h"
+#include "trireme/models/registry.h"
+#include "trireme/nn/tensor_part.h"
+#include "trireme/schedule/generators.h"
+
+namespace trireme::train {
+namespace {
+
+int count_blocks(const nn::ModelDef& def) {
+  int blocks = 0;
+  for (const nn::LayerDef& layer : def.layers) blocks += layer.block;
+  return blocks;
+}
+
+std::vector<int> blocks_of(const nn::ModelDef& def, const Placement& placement) {
+  if (placement.blocks_per_stage) return *placement.blocks_per_stage;
+  return layout::distribute_layers(count_blocks(def), placement.schedule.chunks);
+}
+
+// Flat zeroed memory in the host's shared segment, so that data ranks reduce it without copies.
+at::Tensor shared_zeros(const comm::Comm& comm, int64_t count, at::ScalarType type) {
+  size_t bytes = static_cast<size_t>(count) * at::elementSize(type);
+  comm::SharedBuffer buffer = comm.alloc(bytes);
+  std::memset(buffer.data(), 0, bytes);
+  return at::from_blob(buffer.data(), {count}, [buffer](void*) {}, at::TensorOptions(type));
+}
+
+}  // namespace
+
+Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro_batches) {
+  const config::Dist& dist = config.train.dist;
+  config::Degrees degrees = config::resolve_degrees(dist, ranks);
+  Placement placement;
+  placement.mesh = layout::Mesh({.pp = degrees.pp, .dp = degrees.dp, .tp = degrees.tp});
+  if (dist.schedule_file) {
+    placement.schedule = schedule::parse(base::read_file(*dist.schedule_file), *dist.schedule_file);
+    if (placement.schedule.micro_batches != micro_batches) {
+      throw base::ConfigError(fmt::format("{} is a schedule of {} micro-batches, but a step has {}", *dist.schedule_file,
+                                          placement.schedule.micro_batches, micro_batches));
+    }
+  } else {
+    placement.schedule = schedule::generate(dist.schedule, {.ranks = degrees.pp,
+                                                            .micro_batches = static_cast<int>(micro_batches),
+                                                            .chunks_per_rank = dist.chunks});
+  }
+  placement.options = {.dtype = base::dtype_of(config.train.dtype),
+                       .sequence_parallel = dist.sequence_parallel,
+                       .seed = static_cast<uint64_t>(config.train.seed)};
+  int blocks = count_blocks(models::make_model(model_tree(config.model), degrees.tp));
+  if (dist.pipeline_num_layers && *dist.pipeline_num_layers != blocks) {
+    throw base::ConfigError(fmt::format("train.dist.pipeline_num_layers is {}, but the model has {} layers; remove the key",
+                                        *dist.pipeline_num_layers, blocks));
+  }
+  placement.blocks_per_stage = config::resolve_stage_layers(dist, blocks);
+  return placement;
+}
+
+Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t micro_batches) {
+  return {.mesh = mesh,
+          .schedule = schedule::forward_only({.ranks = mesh.size(layout::Axis::pp),
+                                              .micro_batches = static_cast<int>(micro_batches)}),
+          .options = {.dtype = dtype}};
+}
+
+base::Json model_tree(const base::Json& given) {
+  if (!given.contains("pretrained")) return given;
+  if (!given["pretrained"].is_string()) throw base::ConfigError("model.pretrained: expected a folder");
+  base::Json tree = checkpoint::Checkpoint(given["pretrained"].get<std::string>()).model_config();
+  for (const auto& [key, value] : given.items())
+    if (key != "pretrained") tree[key] = value;
+  return tree;
+}
+
+layout::ModelDescription describe(const base::Json& tree, const Placement& placement, int64_t seq) {
+  nn::ModelDef def = models::make_model(tree, placement.mesh.size(layout::Axis::tp));
+  if (seq > def.max_positions) {
+    throw base::ConfigError(fmt::format(
+        "data.seq_length {} is more than the model's {} positions; lower it or raise model.n_positions", seq,
+        def.max_positions));
+  }
+  return nn::describe(def, placement.mesh, placement.options, blocks_of(def, placement),
+                      placement.schedule.rank_of_chunk, seq);
+}
+
+std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& placement, int64_t seq, dist::World& world) {
+  auto assembly = std::make_unique<Assembly>();
+  assembly->description = describe(tree, placement, seq);
+  assembly->mesh = dist::DeviceMesh(world, placement.mesh);
+  assembly->schedule = placement.schedule;
+  nn::ModelDef def = models::make_model(tree, placement.mesh.size(layout::Axis::tp));
+  std::vector<int> blocks = blocks_of(def, placement);
+  assembly->model = nn::build_model(std::move(def), assembly->mesh, placement.options, blocks,
+                                    placement.schedule.rank_of_chunk);
+  return assembly;
+}
+
+void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from) {
+  nn::ParamStore& store = assembly.model->store;
+  nn::ParamStore::Allocate allocate;
+  if (const comm::Comm& dp = assembly.mesh.dp; dp.size() > 1)
+    allocate = [&dp](int64_t count, at::ScalarType type) { return shared_zeros(dp, count, type); };
+  store.materialize(assembly.model->options.seed, gradients, allocate);
+  if (from)
+    checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), assembly.description.parameters);
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,48 @@
+#pragma once
+// Assembly: a model laid out on the ranks of a job: mesh, schedule and this rank's layers. What training, evaluation
+// and generation have in common before they differ.
+
+#include <memory>
+#include <optional>
+
+#include "trireme/checkpoint/load.h"
+#include "trireme/config/run_config.h"
+#include "trireme/nn/builder.h"
+#include "trireme/schedule/schedule.h"
+
+namespace trireme::train {
+
+/// How a model is to lie.
+struct Placement {
+  layout::Mesh mesh;
+  schedule::Schedule schedule;
+  std::optional<std::vector<int>> blocks_per_stage = {};  // nothing: an even split
+  nn::BuildOptions options = {};
+};
+
+/// The placement that a run's configuration asks for; `micro_batches` a step. ConfigError for what cannot be.
+Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro_batches);
+/// For evaluation and generation, where nothing flows backward.
+Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t micro_batches);
+
+struct Assembly {
+  dist::DeviceMesh mesh;
+  schedule::Schedule schedule;
+  std::unique_ptr<nn::Model> model;  // declared; materialize or load it before use
+  layout::ModelDescription description;
+};
+
+/// The model tree of a configuration; `pretrained: DIR` takes DIR's config.json, and keys beside it win.
+base::Json model_tree(const base::Json& given);
+
+/// The model as it would lie, without memory. Pure.
+layout::ModelDescription describe(const base::Json& tree, const Placement& placement, int64_t seq);
+
+/// Collective over the world. ConfigError: heads that tp does not divide, fewer blocks than stages, `seq` beyond the
+/// model's positions.
+std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& placement, int64_t seq, dist::World& world);
+
+/// Draws the initial weights, or reads `from`. Gradient buffers live where the data ranks can read them. Local.
+void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from);
+
+}  // namespace trireme::train

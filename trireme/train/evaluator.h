@@ -1,0 +1,45 @@
+#pragma once
+// Evaluator: the mean loss of a model over a dataset's counted tokens, the same on every layout.
+
+#include <memory>
+#include <optional>
+
+#include "trireme/data/loader.h"
+#include "trireme/pipeline/executor.h"
+#include "trireme/train/assembly.h"
+
+namespace trireme::train {
+
+struct Evaluation {
+  double loss = 0;     // mean over counted tokens
+  int64_t tokens = 0;  // counted
+  double perplexity() const;
+};
+
+class Evaluator {
+ public:
+  /// `assembly` outlives it. `batches`: global batches of one evaluation; nothing: the whole dataset once. The
+  /// dataset must hold at least one sample.
+  Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> dataset, const config::BatchPlan& plan,
+            std::optional<int64_t> batches);
+  /// Collective over the world; between training steps.
+  Evaluation run();
+
+ private:
+  Assembly& assembly_;
+  std::shared_ptr<const data::Dataset> dataset_;
+  config::BatchPlan plan_;
+  int64_t batches_;
+  pipeline::Executor executor_;
+};
+
+/// A configuration's datasets as samples of data.seq_length tokens. `shuffle` for training; ids must be below
+/// `vocab_size`.
+std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
+                                               const std::vector<config::DataSource>& sources, bool shuffle,
+                                               int64_t vocab_size);
+
+/// The loader's micro-batches as tensors.
+std::vector<nn::Batch> to_tensors(const std::vector<data::Batch>& micro_batches);
+
+}  // namespace trireme::train

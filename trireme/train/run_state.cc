@@ -1,0 +1,63 @@
+#include "trireme/train/run_state.h"
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/save.h"
+#include "trireme/config/load.h"
+#include "trireme/models/registry.h"
+
+namespace trireme::train {
+namespace {
+
+std::vector<nn::TensorPart> optimizer_parts(const optim::ShardedOptimizer& optimizer) {
+  std::vector<nn::TensorPart> parts;
+  for (const optim::StatePart& part : optimizer.state()) {
+    parts.push_back({.name = part.name,
+                     .global_shape = part.param->spec.shape,
+                     .slice = part.param->slice,
+                     .flat = part.flat,
+                     .data = part.data,
+                     .owner = part.owner});
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::string save_run(const config::RunConfig& config, const Assembly& assembly,
+                     const optim::ShardedOptimizer& optimizer, const Position& position) {
+  checkpoint::SaveRequest request;
+  request.root = config.train.output_dir + "/checkpoints";
+  request.parameters = nn::parts_of(assembly.model->store, assembly.mesh.coord);
+  request.optimizer = optimizer_parts(optimizer);
+  request.tokenizer = config.tokenizer.value_or("");
+  request.max_to_keep = config.train.checkpointer.max_to_keep.value_or(0);
+  request.manifest = {.step = position.step,
+                      .consumed_samples = position.consumed_samples,
+                      .seed = static_cast<uint64_t>(config.train.seed),
+                      .mesh = assembly.mesh.mesh,
+                      .config = config::to_yaml(config),
+                      .model_config = models::resolve_model(model_tree(config.model)),
+                      .optimizer = {{"name", config.optim.name}, {"steps_taken", optimizer.steps_taken()}},
+                      .description = assembly.description,
+                      .merged = config.train.checkpointer.format == "merged",
+                      .checksums = {}};
+  return checkpoint::save(request, assembly.mesh.world);
+}
+
+Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoint& checkpoint,
+                     const Assembly&, optim::ShardedOptimizer& optimizer) {
+  if (!checkpoint.manifest() || !checkpoint.has_optimizer()) {
+    throw base::ConfigError(fmt::format("{} holds no training state to resume; start from its weights with model.pretrained",
+                                        checkpoint.path()));
+  }
+  const checkpoint::Manifest& manifest = *checkpoint.manifest();
+  if (manifest.seed != static_cast<uint64_t>(config.train.seed)) {
+    throw base::ConfigError(fmt::format("{} was trained with train.seed {}, this run has {}: the data order would change; "
+                                        "resume with the same seed", checkpoint.path(), manifest.seed, config.train.seed));
+  }
+  checkpoint::load_optimizer(checkpoint, optimizer_parts(optimizer));
+  optimizer.set_steps_taken(manifest.optimizer.value("steps_taken", manifest.step));
+  return {.step = manifest.step, .consumed_samples = manifest.consumed_samples};
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,145 @@
+#include "trireme/train/trainer.h"
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/checkpoint/folder.h"
+#include "trireme/checkpoint/together.h"
+#include "trireme/config/load.h"
+#include "trireme/kernels/allocator.h"
+#include "trireme/optim/lr.h"
+#include "trireme/train/evaluator.h"
+#include "trireme/train/execute_pipeline.h"
+#include "trireme/train/metrics.h"
+#include "trireme/train/progress.h"
+#include "trireme/train/run_state.h"
+
+namespace trireme::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The newest checkpoint to go on from, on every rank alike; rank 0 prepares the folder.
+std::optional<checkpoint::Checkpoint> open_run(const config::RunConfig& config, const dist::DeviceMesh& mesh,
+                                               bool resume, base::Logger& log) {
+  const std::string& folder = config.train.output_dir;
+  checkpoint::together(mesh.world, [&] {
+    if (mesh.world.rank() != 0) return std::string();
+    if (!resume && fs::exists(folder + "/metrics.jsonl")) {
+      throw base::ConfigError(fmt::format("{} already holds a run; continue it with --resume or choose another "
+                                          "train.output_dir", folder));
+    }
+    std::error_code error;
+    fs::create_directories(folder + "/checkpoints", error);
+    if (error) throw base::IoError(folder, error.value(), "making the run's folder");
+    checkpoint::remove_stale(folder + "/checkpoints");
+    base::write_file_atomic(folder + "/config.yaml", config::to_yaml(config));
+    return std::string();
+  });
+  log.open_file(fmt::format("{}/log.rank{}.txt", folder, mesh.world.rank()));
+  if (!resume) return std::nullopt;
+  auto latest = checkpoint::find_latest(folder + "/checkpoints");
+  if (latest) return checkpoint::Checkpoint(*latest);
+  if (mesh.world.rank() == 0) log.info("no checkpoint in {}: starting from the first step", folder);
+  return std::nullopt;
+}
+
+// The largest value over ranks of whether to stop and of the memory that was live at most.
+std::pair<bool, int64_t> agree(const TrainOptions& options, const comm::Comm& world) {
+  int64_t values[2] = {options.stop && options.stop->load(), kernels::memory_counters().peak};
+  world.all_reduce(values, 2, base::DType::i64, comm::Reduce::max).wait();
+  return {values[0] != 0, values[1]};
+}
+
+}  // namespace
+
+TrainSummary train(const config::RunConfig& given, dist::World& world, const TrainOptions& options, base::Logger& log) {
+  config::check_supported(given);
+  const config::RunConfig config = config::resolved(given, world.size());
+  const config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
+  const base::Json tree = model_tree(config.model);
+
+  auto run = assemble(tree, placement_of(config, world.size(), plan.micro_batches), config.data.seq_length, world);
+  const dist::DeviceMesh& mesh = run->mesh;
+  auto train_data = open_data(config, config.data.train, true, run->model->def.vocab_size);
+  const config::RunLength length = config::resolve_length(config, plan.global_batch_size, train_data->size());
+  std::optional<checkpoint::Checkpoint> source = open_run(config, mesh, options.resume, log);
+  const bool resumed = source.has_value();
+  if (!resumed && config.model.contains("pretrained"))
+    source.emplace(config.model["pretrained"].get<std::string>());
+
+  make_parameters(*run, true, source ? &*source : nullptr);
+  optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim,
+                                    config.train.zero_optimization.effective_stage());
+  Position position;
+  if (resumed) position = restore_run(config, *source, *run, optimizer);
+  OverlappedSync overlap(optimizer.sync());
+  pipeline::Executor executor(run->schedule, *run->model, mesh, {}, &overlap);
+  std::optional<Evaluator> evaluator;
+  if (config.train.evaluation.enabled && !config.data.valid.empty()) {
+    evaluator.emplace(*run, open_data(config, config.data.valid, false, run->model->def.vocab_size), plan,
+                      config.train.evaluation.eval_iter);
+  }
+  data::Loader loader(train_data, {.micro_batch_size = plan.micro_batch_size,
+                                   .micro_batches = plan.micro_batches,
+                                   .dp_rank = mesh.coord.dp,
+                                   .dp_size = mesh.mesh.size(layout::Axis::dp),
+                                   .first_sample = position.consumed_samples,
+                                   .end_sample = length.samples,
+                                   .prefetch = config.data.prefetch});
+
+  const bool reports = mesh.world.rank() == 0;
+  std::optional<MetricsWriter> metrics;
+  std::optional<Progress> progress;
+  if (reports) {
+    metrics.emplace(config.train.output_dir, position.step);
+    progress.emplace(length.steps, position.step, config.train.log_period, log);
+    if (resumed) progress->message(fmt::format("resumed from {}", source->path()));
+  }
+  source.reset();
+
+  TrainSummary summary{.step = position.step};
+  while (position.step < length.steps && !summary.stopped) {
+    auto started = std::chrono::steady_clock::now();
+    std::vector<nn::Batch> batches = to_tensors(loader.next());
+    pipeline::StepResult result = execute_pipeline(
+        executor, optimizer, batches,
+        {.seed = static_cast<uint64_t>(config.train.seed), .step = static_cast<uint64_t>(position.step)});
+    double lr = optim::learning_rate(config.train.scheduler, config.optim.lr, position.step, length.steps);
+    optim::StepReport report = optimizer.step(lr);
+    ++position.step;
+    position.consumed_samples = std::min(position.consumed_samples + plan.global_batch_size, length.samples);
+    auto [stop, memory] = agree(options, mesh.world);
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
+    summary.step = position.step;
+    summary.loss = result.loss();
+    if (reports) {
+      StepMetrics line{.step = position.step, .loss = result.loss(), .lr = lr, .grad_norm = report.grad_norm,
+                       .tokens = position.consumed_samples * config.data.seq_length,
+                       .samples = position.consumed_samples, .step_seconds = seconds.count(),
+                       .tokens_per_second = static_cast<double>(plan.global_batch_size * config.data.seq_length) / seconds.count(),
+                       .memory = memory};
+      metrics->write(line);
+      progress->step(line);
+    }
+    bool last = position.step == length.steps;
+    summary.stopped = stop && !last;
+    if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
+      auto begun = std::chrono::steady_clock::now();
+      Evaluation found = evaluator->run();
+      std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+      EvalMetrics line{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens, .seconds = took.count()};
+      if (reports) metrics->write(line), progress->evaluated(line);
+    }
+    if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped) {
+      summary.checkpoint = save_run(config, *run, optimizer, position);
+      if (reports) progress->message("checkpoint " + summary.checkpoint);
+    }
+  }
+  return summary;
+}
+
+}  // namespace trireme::train
