@@ -112,7 +112,7 @@ void ByteLevelTokenizer::encode_stretch(std::string_view text, WordCache& cache,
   const char *p = text.data(), *end = p + text.size();
   while (p < end) {
     const char* next = spec_.use_regex ? gpt2_piece_end(p, end) : end;
-    cache.append({p, static_cast<size_t>(next - p)}, ids, encode_word);
+    cache.append({p, static_cast<size_t>(next - p)}, end, ids, encode_word);
     p = next;
   }
 }
