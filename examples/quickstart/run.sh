@@ -27,8 +27,9 @@ torch_folder() {
   .venv/bin/python -c "$find_it" 2>/dev/null || python3 -c "$find_it"
 }
 torch=${TRIREME_TORCH:-$(torch_folder)}
-# Shuffled, and the same way each time: the last documents are held out, and should be like the rest.
-sources() { find -L "$1" -name "$2" -size +1k | LC_ALL=C sort | shuf --random-source=<(yes); }
+# Shuffled, and the same way each time: the last documents are held out, and should be like the rest, as
+# should the first of those, which an evaluation reads; so no file is large.
+sources() { find -L "$1" -name "$2" -size +1k -size -32k | LC_ALL=C sort | shuf --random-source=<(yes); }
 mapfile -t text < <(sources "$torch" '*.py')
 if ((${#text[@]} == 0)); then  # an unpacked LibTorch has no Python, but headers
   mapfile -t text < <(sources "$torch/include" '*.h')
