@@ -211,6 +211,11 @@ std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
   ByteLevelSpec spec;
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) throw base::ConfigError("a special token is empty; give its text");
+    if (auto byte = from_alphabet(token); byte && byte->size() == 1 && *byte != token) {
+      throw base::ConfigError(fmt::format(
+          "special token \"{}\" is how the vocabulary writes byte 0x{:02x}; choose another text",
+          token, static_cast<uint8_t>((*byte)[0])));
+    }
     const auto known = static_cast<int32_t>(vocabulary.texts.size());
     const int32_t id = vocabulary.add(token);
     if (id == known) spec.added.push_back({.id = id, .content = token, .special = true});

@@ -1,6 +1,7 @@
 #include "trireme/text/byte_level_tokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/text/byte_alphabet.h"
@@ -112,7 +113,7 @@ void ByteLevelTokenizer::encode_stretch(std::string_view text, WordCache& cache,
   const char *p = text.data(), *end = p + text.size();
   while (p < end) {
     const char* next = spec_.use_regex ? gpt2_piece_end(p, end) : end;
-    cache.append({p, static_cast<size_t>(next - p)}, ids, encode_word);
+    cache.append({p, static_cast<size_t>(next - p)}, end, ids, encode_word);
     p = next;
   }
 }
@@ -140,15 +141,23 @@ std::vector<Token> ByteLevelTokenizer::encode_with_offsets(std::string_view text
   std::vector<AddedTokens::Span> spans;
   added_.split(text, spans);
   std::vector<Token> tokens;
-  std::vector<int32_t> ids;
+  if (add_special) {
+    for (int32_t id : spec_.before) tokens.push_back({id, 0, 0});
+  }
   CharacterIndex begins(text), lasts(text);
+  bool first = true;
+  auto push = [&](int32_t id, size_t begin, size_t last, std::string_view written) {
+    tokens.push_back({id, begins.at(begin), lasts.at(last) + 1});
+    if (spec_.trim_offsets) trim(tokens.back(), written, std::exchange(first, false));
+  };
+  std::vector<int32_t> ids;
   WordCachePool::Lease lease(caches_);
   for (const auto& span : spans) {
+    const std::string_view stretch = text.substr(span.begin, span.end - span.begin);
     if (span.id >= 0) {
-      tokens.push_back({span.id, begins.at(span.begin), lasts.at(span.end - 1) + 1});
+      push(span.id, span.begin, span.end - 1, stretch);
       continue;
     }
-    const std::string_view stretch = text.substr(span.begin, span.end - span.begin);
     const bool prefix = needs_prefix(stretch);
     ids.clear();
     encode_stretch(stretch, lease.cache(), ids);
@@ -157,47 +166,36 @@ std::vector<Token> ByteLevelTokenizer::encode_with_offsets(std::string_view text
     size_t at = 0;
     for (int32_t id : ids) {
       const size_t last = at + bytes(id).size() - 1;
-      tokens.push_back({id, begins.at(in_text(at)), lasts.at(in_text(last)) + 1});
+      push(id, in_text(at), in_text(last), texts_[id]);
       at = last + 1;
     }
   }
-  if (spec_.trim_offsets) trim(tokens);
   if (add_special) {
-    auto as_token = [](int32_t id) { return Token{id, 0, 0}; };
-    std::vector<Token> all;
-    std::ranges::transform(spec_.before, std::back_inserter(all), as_token);
-    all.insert(all.end(), tokens.begin(), tokens.end());
-    std::ranges::transform(spec_.after, std::back_inserter(all), as_token);
-    return all;
+    for (int32_t id : spec_.after) tokens.push_back({id, 0, 0});
   }
   return tokens;
 }
 
-// Hugging Face's `trim_offsets`, computed on the token's text.
-void ByteLevelTokenizer::trim(std::vector<Token>& tokens) const {
+// Hugging Face's `trim_offsets`; `written` is the token's text, or what an added token matched.
+void ByteLevelTokenizer::trim(Token& token, std::string_view written, bool first) const {
   auto is_space = [](CodePoint c) {
     return c.value == alphabet_char(' ') || char_class(c.value) == CharClass::space;
   };
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Token& token = tokens[i];
-    const std::string& text = texts_[token.id];
-    const char *begin = text.data(), *end = begin + text.size();
-    int64_t leading = 0, trailing = 0;
-    for (const char* p = begin; p < end; ++leading) {
-      CodePoint c = decode_utf8(p, end);
-      if (!is_space(c)) break;
-      p += c.length;
-    }
-    for (const char* p = end; p > begin; ++trailing) {
-      CodePoint c = decode_utf8_before(begin, p);
-      if (!is_space(c)) break;
-      p -= c.length;
-    }
-    const bool first = i == 0 || token.begin == 0;
-    if (first && spec_.trim_keeps_prefix && leading == 1) leading = 0;
-    token.begin = std::min(token.begin + leading, token.end);
-    if (token.end >= trailing) token.end = std::max(token.end - trailing, token.begin);
+  const char *begin = written.data(), *end = begin + written.size();
+  int64_t leading = 0, trailing = 0;
+  for (const char* p = begin; p < end; ++leading) {
+    CodePoint c = decode_utf8(p, end);
+    if (!is_space(c)) break;
+    p += c.length;
   }
+  for (const char* p = end; p > begin; ++trailing) {
+    CodePoint c = decode_utf8_before(begin, p);
+    if (!is_space(c)) break;
+    p -= c.length;
+  }
+  if ((first || token.begin == 0) && spec_.trim_keeps_prefix && leading == 1) leading = 0;
+  token.begin = std::min(token.begin + leading, token.end);
+  if (token.end >= trailing) token.end = std::max(token.end - trailing, token.begin);
 }
 
 std::string ByteLevelTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -54,7 +54,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   void encode_stretch(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const;
   std::string_view bytes(int32_t id) const;
   void check_id(int32_t id) const;
-  void trim(std::vector<Token>& tokens) const;
+  void trim(Token& token, std::string_view written, bool first) const;
 
   ByteLevelSpec spec_;
   AddedTokens added_;

@@ -3,6 +3,8 @@
 // so its size is bounded. Not thread-safe: an encoding takes one from the pool for as long as it
 // runs.
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -16,13 +18,16 @@
 namespace trireme::text {
 
 class WordCache {
+  static_assert(std::endian::native == std::endian::little);
+
  public:
   /// Appends the ids of `word`; calls `encode(word, ids)`, which appends them, where the cache does
-  /// not know them.
+  /// not know them. Memory from the word on up to `readable` may be read.
   template <class Encode>
-  void append(std::string_view word, std::vector<int32_t>& ids, const Encode& encode) {
+  void append(std::string_view word, const char* readable, std::vector<int32_t>& ids,
+              const Encode& encode) {
     if (word.size() <= kShortBytes) {
-      append_short(word, ids, encode);
+      append_short(word, readable, ids, encode);
     } else if (word.size() <= kLongBytes) {
       append_long(word, ids, encode);
     } else {
@@ -31,10 +36,10 @@ class WordCache {
   }
 
  private:
-  static constexpr size_t kShortBytes = 15, kLongBytes = 256, kInlineIds = 3;
+  static constexpr size_t kShortBytes = 15, kLongBytes = 256, kInlineIds = 11;
   static constexpr int kShortBits = 15, kLongBits = 12;
-  // A word of up to 15 bytes and its length as two integers; half a cache line in all.
-  struct alignas(32) ShortSlot {
+  // A word of up to 15 bytes and its length as two integers; one cache line in all.
+  struct alignas(64) ShortSlot {
     uint64_t key[2] = {0, 0};
     int32_t ids[kInlineIds] = {};
     int32_t count = 0;
@@ -44,13 +49,23 @@ class WordCache {
     std::vector<int32_t> ids;
   };
 
+  static uint64_t low_bytes(size_t count) {
+    return count == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * count)) - 1;
+  }
+
   template <class Encode>
-  void append_short(std::string_view word, std::vector<int32_t>& ids, const Encode& encode) {
-    char bytes[16] = {};
-    std::memcpy(bytes, word.data(), word.size());
-    bytes[15] = static_cast<char>(word.size() + 1);
-    uint64_t key[2];
-    std::memcpy(key, bytes, sizeof key);
+  void append_short(std::string_view word, const char* readable, std::vector<int32_t>& ids,
+                    const Encode& encode) {
+    uint64_t key[2] = {0, 0};
+    if (readable - word.data() >= 16) {  // a copy of known size is far cheaper
+      std::memcpy(key, word.data(), sizeof key);
+      const size_t in_first = std::min<size_t>(word.size(), 8);
+      key[0] &= low_bytes(in_first);
+      key[1] &= low_bytes(word.size() - in_first);
+    } else {
+      std::memcpy(key, word.data(), word.size());
+    }
+    key[1] |= static_cast<uint64_t>(word.size() + 1) << 56;
     const uint64_t hash = (key[0] ^ (key[1] * 0xC2B2AE3D27D4EB4Fu)) * 0x9E3779B97F4A7C15u;
     ShortSlot& slot = short_[hash >> (64 - kShortBits)];
     if (slot.key[0] == key[0] && slot.key[1] == key[1]) {

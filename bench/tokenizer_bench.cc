@@ -1,0 +1,60 @@
+// Times the tokenizer on one thread, for bench/bench_tokenizer.py. LIST is a file with a path on
+// each line; each file is a document. Prints seconds.
+//
+//   tokenizer_bench encode TOKENIZER LIST
+//   tokenizer_bench train VOCAB_SIZE LIST
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/text/bpe_trainer.h"
+#include "trireme/text/tokenizer.h"
+
+namespace {
+
+double seconds(const std::function<void()>& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+int run(const std::string& what, const std::string& how, const std::string& list) {
+  std::vector<std::string> paths, documents;
+  std::istringstream lines(trireme::base::read_file(list));
+  for (std::string path; std::getline(lines, path);) paths.push_back(path);
+  if (what == "train") {
+    std::printf("%.6f\n", seconds([&] {
+                  trireme::text::train_bpe(paths, {.vocab_size = std::stoll(how), .threads = 1});
+                }));
+    return 0;
+  }
+  for (const std::string& path : paths) documents.push_back(trireme::base::read_file(path));
+  auto tokenizer = trireme::text::Tokenizer::load(how);
+  size_t tokens = 0;
+  const double taken = seconds([&] {
+    for (const std::string& document : documents) tokens += tokenizer->encode(document).size();
+  });
+  std::printf("%.6f %zu\n", taken, tokens);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: tokenizer_bench encode TOKENIZER LIST | train VOCAB_SIZE LIST\n");
+    return 2;
+  }
+  try {
+    return run(argv[1], argv[2], argv[3]);
+  } catch (const trireme::base::Error& e) {
+    std::fprintf(stderr, "tokenizer_bench: %s\n", e.what());
+    return e.exit_code();
+  }
+}
