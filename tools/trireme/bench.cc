@@ -40,7 +40,7 @@ void run_benchmarks(const std::vector<std::string>& arguments) {
 }  // namespace
 
 void add_bench(CLI::App& program) {
-  auto* bench = program.add_subcommand("bench", "Measures trireme against its peers (bench/)");
+  auto* bench = program.add_subcommand("bench", "measure trireme against its peers (bench/)");
   bench->footer("[NAME...] [--json] [--pairs N] [--markdown FILE]");
   bench->allow_extras();
   bench->callback([bench] { run_benchmarks(bench->remaining()); });

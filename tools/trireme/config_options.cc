@@ -21,6 +21,15 @@ std::string shell_quoted(const std::string& word) {
 
 void ConfigOptions::add_to(CLI::App& command) {
   command.add_option("--config", path, "YAML file of the run (docs/config.md lists its keys)")->required();
+  command
+      .add_flag_callback(
+          "--help-config",
+          [] {
+            fmt::print("{}", config::reference());
+            throw CLI::Success();
+          },
+          "print every configuration key with its type, default and meaning")
+      ->trigger_on_parse();
   command.add_option("overrides", overrides, "key=value settings, for example train.train_iter=50");
 }
 

@@ -1,18 +1,25 @@
+#include <c10/util/Exception.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <new>
 
 #include "tools/trireme/subcommands.h"
+#include "tools/trireme/usage.h"
 #include "trireme/base/error.h"
 #include "trireme/kernels/allocator.h"
 
 namespace {
 
 int run(int argc, char** argv) {
-  CLI::App program{"trireme: trains, checkpoints, generates with and serves transformer models on any layout",
-                   "trireme"};
+  CLI::App program{
+      "trireme: trains, checkpoints, generates with and serves transformer models on any layout",
+      "trireme"};
   program.require_subcommand(1);
+  trireme::tools::set_help(program);
+  program.set_version_flag("--version", "trireme " TRIREME_VERSION, "print the version");
   trireme::tools::add_bench(program);
   trireme::tools::add_data(program);
   trireme::tools::add_launch(program);
@@ -25,9 +32,13 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    int code = program.exit(e);
-    return code == 0 ? 0 : 2;
+    if (e.get_exit_code() == 0) return program.exit(e);  // --help, --version
+    trireme::tools::print_error(trireme::tools::usage_error(program, e));
+    return 2;
   }
+  // What a full disk kept from being written must not pass for a result.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout))
+    throw trireme::base::IoError("standard output", errno, "writing");
   return 0;
 }
 
@@ -41,10 +52,16 @@ int main(int argc, char** argv) {
   } catch (const trireme::tools::Exit& e) {
     return e.code;
   } catch (const trireme::base::Error& e) {
-    std::fprintf(stderr, "trireme: error: %s\n", e.what());
+    trireme::tools::print_error(e.what());
     return e.exit_code();
+  } catch (const std::bad_alloc&) {
+    trireme::tools::print_error("out of memory");
+    return 1;
+  } catch (const c10::Error& e) {
+    trireme::tools::print_error(fmt::format("internal: {}", e.what_without_backtrace()));
+    return 70;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "trireme: internal error: %s\n", e.what());
+    trireme::tools::print_error(fmt::format("internal: {}", e.what()));
     return 70;
   }
 }

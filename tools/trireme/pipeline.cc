@@ -95,7 +95,7 @@ void run(Options options) {
 void add_pipeline(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "pipeline", "Shows a pipeline schedule: its order, makespan, bubble and peak activations");
+      "pipeline", "show a pipeline schedule: its order, makespan, bubble and peak activations");
   app->add_option("--schedule", options->name, fmt::format("one of: {}", fmt::join(names(), ", ")))
       ->capture_default_str();
   app->add_option("--stages", options->request.ranks, "pipeline stages")->capture_default_str();

@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "trireme/base/error.h"
+#include "trireme/base/nearest.h"
 #include "trireme/config/tree.h"
 
 namespace trireme::config {
@@ -142,7 +143,7 @@ class Binder {
     std::string hint;
     std::vector<std::string> elsewhere;
     find_elsewhere<RunConfig>(item.key, "", elsewhere);
-    if (auto name = nearest(item.key, names)) {
+    if (auto name = base::nearest(item.key, names)) {
       hint = fmt::format("did you mean {}?", *name);
     } else if (!elsewhere.empty()) {
       hint = fmt::format("did you mean {}?", fmt::join(elsewhere, " or "));

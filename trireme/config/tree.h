@@ -61,8 +61,4 @@ base::Json to_json(const Tree& tree);
 /// "a map", "text \"no\"", "null": for messages.
 std::string describe(const Tree& tree);
 
-/// The candidate with the smallest edit distance, if it is near enough to be meant.
-std::optional<std::string> nearest(std::string_view name,
-                                   const std::vector<std::string>& candidates);
-
 }  // namespace trireme::config
