@@ -82,6 +82,7 @@ StepResult Executor::run(std::span<const nn::Batch> micro_batches, const nn::Ran
               schedule_.micro_batches, micro_batches.size());
   base::check(options.caches.empty() || options.caches.size() == micro_batches.size(),
               "{} caches for {} micro-batches", options.caches.size(), micro_batches.size());
+  base::check(options.loss || !trains_, "a schedule with backward passes needs the loss");
   const auto start = std::chrono::steady_clock::now();
   auto now = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -85,8 +85,8 @@ void P2P::send(const Action& action, const nn::State& state, const nn::Batch& ba
       offset += aligned(bytes);
     }
   }
-  outgoing_.push_back(
-      {pp_.isend(message.data(), message_bytes(spec), edge.peer, edge.tag), message});
+  comm::Work work = pp_.isend(message.data(), message_bytes(spec), edge.peer, edge.tag);
+  outgoing_.push_back({std::move(message), std::move(work)});
 }
 
 void P2P::post(const Action& action, const nn::Batch& batch) {
@@ -94,7 +94,7 @@ void P2P::post(const Action& action, const nn::Batch& batch) {
   const int64_t bytes = message_bytes(spec(edge, batch));
   at::Tensor message = at::empty({bytes}, at::kByte);
   comm::Work work = pp_.irecv(message.data_ptr(), bytes, edge.peer, edge.tag);
-  incoming_[edge.tag] = {std::move(work), std::move(message)};
+  incoming_[edge.tag] = {std::move(message), std::move(work)};
 }
 
 nn::State P2P::receive(const Action& action, const nn::Batch& batch) {

@@ -31,13 +31,14 @@ class P2P {
   void finish();
 
  private:
+  // Memory first: it outlives the operation on it.
   struct Outgoing {
-    comm::Work work;
     comm::SharedBuffer buffer;
+    comm::Work work;
   };
   struct Incoming {
-    comm::Work work;
     at::Tensor bytes;
+    comm::Work work;
   };
   /// Where an action's message goes or comes from.
   struct Edge {
