@@ -22,6 +22,7 @@ int run(int argc, char** argv) {
   program.set_version_flag("--version", "trireme " TRIREME_VERSION, "print the version");
   trireme::tools::add_bench(program);
   trireme::tools::add_data(program);
+  trireme::tools::add_inspect(program);
   trireme::tools::add_launch(program);
   trireme::tools::add_pipeline(program);
   trireme::tools::add_preprocess(program);

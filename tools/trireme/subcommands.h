@@ -15,6 +15,7 @@ void add_bench(CLI::App& program);
 void add_data(CLI::App& program);
 void add_eval(CLI::App& program);
 void add_generate(CLI::App& program);
+void add_inspect(CLI::App& program);
 void add_launch(CLI::App& program);
 void add_pipeline(CLI::App& program);
 void add_preprocess(CLI::App& program);
