@@ -21,6 +21,7 @@ int run(int argc, char** argv) {
   trireme::tools::set_help(program);
   program.set_version_flag("--version", "trireme " TRIREME_VERSION, "print the version");
   trireme::tools::add_bench(program);
+  trireme::tools::add_ckpt(program);
   trireme::tools::add_data(program);
   trireme::tools::add_inspect(program);
   trireme::tools::add_launch(program);

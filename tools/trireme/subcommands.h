@@ -12,6 +12,7 @@ struct Exit {
 };
 
 void add_bench(CLI::App& program);
+void add_ckpt(CLI::App& program);
 void add_data(CLI::App& program);
 void add_eval(CLI::App& program);
 void add_generate(CLI::App& program);

@@ -58,6 +58,22 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+/// transformers loads weights in the type that config.json names.
+void set_dtype(base::Json& config, const Checkpoint& source, const ConvertOptions& options) {
+  if (config.contains("dtype") && !options.dtype) return;
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (tensor.optimizer || !base::is_floating(tensor.dtype)) continue;
+    config.erase("torch_dtype");
+    switch (stored_dtype(tensor, options)) {
+      case base::DType::f64: config["dtype"] = "float64"; break;
+      case base::DType::bf16: config["dtype"] = "bfloat16"; break;
+      case base::DType::f16: config["dtype"] = "float16"; break;
+      default: config["dtype"] = "float32";
+    }
+    return;
+  }
+}
+
 Manifest manifest_for(const Checkpoint& source) {
   Manifest manifest = source.manifest().value_or(Manifest{});
   manifest.model_config = source.model_config();
@@ -81,11 +97,12 @@ const layout::ParamSpec* spec_of(const std::string& name,
 
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options) {
-  bool with_optimizer = options.keep_optimizer && source.manifest() && source.has_optimizer();
+  bool with_optimizer = options.optimizer && source.manifest() && source.has_optimizer();
   int64_t count = 0;
   build_folder(destination, [&](const std::string& folder) {
     Manifest manifest = manifest_for(source);
     manifest.merged = true;
+    set_dtype(manifest.model_config, source, options);
     for (bool optimizer : {false, true}) {
       if (optimizer && !with_optimizer) continue;
       std::string file = optimizer ? "optimizer.safetensors" : "model.safetensors";

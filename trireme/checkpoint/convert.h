@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 
 struct ConvertOptions {
   std::optional<base::DType> dtype;  // of floating parameters; nothing: as stored
-  bool keep_optimizer = true;        // where the destination can hold it
+  bool optimizer = false;            // convert_to_hf: with the optimizer's tensors
 };
 
 /// Writes a Hugging Face folder: config.json, model.safetensors, the tokenizer's files. With the
