@@ -1,6 +1,7 @@
 """Checkpoints between trireme, the Python package safetensors and transformers."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -60,6 +61,66 @@ def test_older_files(gpt2, tmp_path):
     want = {name: t.to(torch.bfloat16) for name, t in model.state_dict().items() if name != "lm_head.weight"}
     assert got.keys() == want.keys() and all(torch.equal(got[name], want[name]) for name in want)
     assert GPT2LMHeadModel.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("tp,pp", [(1, 1), (2, 2), (1, 3), (2, 1)])
+def test_oslo_there_and_back(gpt2, tmp_path, tp, pp):
+    folder, model = gpt2
+    trireme("ckpt", "convert", folder / "one", tmp_path / "oslo", "--to", "oslo", "--tensor-parallel", tp,
+            "--pipeline-parallel", pp)
+    blocks = set()
+    for stage in range(pp):
+        for rank in range(tp):
+            part = torch.load(tmp_path / f"oslo/pytorch_model_tp={rank}_pp={stage}.bin", weights_only=True)
+            assert part["transformer.wte.weight"].shape[0] == (66 if rank == 0 else 65) if tp == 2 and stage == 0 else True
+            blocks |= {(stage, name.split(".")[2]) for name in part if ".h." in name}
+    assert len(blocks) == 3  # each block in one stage
+    trireme("ckpt", "convert", tmp_path / "oslo", tmp_path / "hf", "--to", "hf")
+    assert json.loads(trireme("ckpt", "diff", folder / "one", tmp_path / "hf", "--json").stdout)["equal"]
+    (tmp_path / f"oslo/pytorch_model_tp={tp - 1}_pp={pp - 1}.bin").write_bytes(b"PK")
+    trireme("ckpt", "convert", tmp_path / "oslo", tmp_path / "x", "--to", "hf", code=2)
+
+
+def test_files_of_torch_save(gpt2, tmp_path):
+    """State dicts as PyTorch writes them: parameters, strides, shared storages, attributes of the map."""
+    folder, model = gpt2
+    state = model.state_dict()
+    state["transformer.wpe.weight"] = state["transformer.wpe.weight"].t().contiguous().t()
+    wide = torch.randn(200, 48)
+    wide[:131, 10:34] = state["transformer.wte.weight"]
+    state["lm_head.weight"] = state["transformer.wte.weight"] = wide[:131, 10:34]
+    state["transformer.ln_f.weight"] = torch.nn.Parameter(state["transformer.ln_f.weight"])
+    for protocol in (2, 4):
+        (tmp_path / f"p{protocol}").mkdir()
+        torch.save(state, tmp_path / f"p{protocol}/pytorch_model.bin", pickle_protocol=protocol)
+        (tmp_path / f"p{protocol}/config.json").write_text((folder / "one/config.json").read_text())
+        trireme("ckpt", "diff", folder / "one", tmp_path / f"p{protocol}")
+
+
+class Hostile:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def test_hostile_pickles(gpt2, tmp_path):
+    folder, _ = gpt2
+    owned = tmp_path / "owned"
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/config.json").write_text((folder / "one/config.json").read_text())
+    for call in (Hostile(os.system, f"touch {owned}"), Hostile(eval, f"open({str(owned)!r}, 'w')"),
+                 Hostile(torch.load, "x"), Hostile(exec, "pass")):
+        for name in ("transformer.wte.weight", "other"):
+            for protocol in (2, 4):
+                torch.save({name: call}, tmp_path / "bad/pytorch_model.bin", pickle_protocol=protocol)
+                said = trireme("ckpt", "convert", tmp_path / "bad", tmp_path / "x", "--to", "hf", code=2).stderr
+                assert "makes no tensor" in said
+    torch.save({"transformer.wte.weight": torch.ones(2)}, tmp_path / "bad/pytorch_model.bin",
+               _use_new_zipfile_serialization=False)
+    assert "zip" in trireme("ckpt", "inspect", tmp_path / "bad", code=2).stderr
+    assert not owned.exists() and not (tmp_path / "x").exists()
 
 
 def test_refusals(gpt2, tmp_path):

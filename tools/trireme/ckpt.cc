@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/convert.h"
+#include "trireme/checkpoint/oslo.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/builder.h"
 
@@ -30,18 +32,21 @@ void print(const Json& json) {
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// The checkpoint's own description of its model; a Hugging Face folder's follows from its config.json.
-layout::ModelDescription description_of(const Checkpoint& source) {
-  if (source.manifest() && !source.manifest()->description.parameters.empty()) {
-    return source.manifest()->description;
-  }
-  nn::ModelDef def = models::make_model(source.model_config(), 1);
+layout::ModelDescription describe(const Json& config) {
+  nn::ModelDef def = models::make_model(config, 1);
   int blocks = static_cast<int>(std::ranges::count_if(def.layers, &nn::LayerDef::block));
   return nn::describe(def, layout::Mesh(), {}, {blocks}, {0}, 1);
 }
 
+/// The checkpoint's own description of its model; that of other folders follows from their
+/// config.json.
+layout::ModelDescription description_of(const Checkpoint& source) {
+  bool own = source.manifest() && !source.manifest()->description.parameters.empty();
+  return own ? source.manifest()->description : describe(source.model_config());
+}
+
 void inspect(const Flags& flags) {
-  Checkpoint source(flags.a);
+  Checkpoint source(flags.a, describe);
   Json tensors = Json::array();
   int64_t parameters = 0, bytes = 0;
   for (const auto& [name, tensor] : source.tensors()) {
@@ -67,7 +72,8 @@ void inspect(const Flags& flags) {
     out["layout"] = {{"dp", sizes.dp}, {"tp", sizes.tp}, {"pp", sizes.pp}};
     out["optimizer"] = manifest.optimizer;
   } else {
-    out["kind"] = "hf";
+    out["kind"] =
+        std::filesystem::exists(source.path() + "/" + checkpoint::oslo_file(0, 0)) ? "oslo" : "hf";
   }
   out["parameters"] = parameters;
   out["bytes"] = bytes;
@@ -75,11 +81,13 @@ void inspect(const Flags& flags) {
   out["tensors"] = tensors;
   if (flags.json) return print(out);
   for (const auto& [key, value] : out.items()) {
-    if (key != "tensors") fmt::print("{:<18}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    if (key != "tensors")
+      fmt::print("{:<18}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
   }
   for (const auto& [name, tensor] : source.tensors()) {
-    fmt::print("{:<60} {:<5} [{}] in {} part{}\n", name, base::name_of(tensor.dtype), fmt::join(tensor.shape, ", "),
-               tensor.parts.size(), tensor.parts.size() == 1 ? "" : "s");
+    fmt::print("{:<60} {:<5} [{}] in {} part{}\n", name, base::name_of(tensor.dtype),
+               fmt::join(tensor.shape, ", "), tensor.parts.size(),
+               tensor.parts.size() == 1 ? "" : "s");
   }
 }
 
@@ -88,13 +96,17 @@ void convert(const Flags& flags) {
   if (!flags.dtype.empty()) {
     options.dtype = base::dtype_of(flags.dtype);
     if (!base::is_floating(*options.dtype)) {
-      throw base::ConfigError(fmt::format("--dtype {}: weights are fp64, fp32, bf16 or fp16", flags.dtype));
+      throw base::ConfigError(
+          fmt::format("--dtype {}: weights are fp64, fp32, bf16 or fp16", flags.dtype));
     }
   }
-  Checkpoint source(flags.a);
+  Checkpoint source(flags.a, describe);
   int64_t count = 0;
   if (flags.to == "hf") {
     count = checkpoint::convert_to_hf(source, flags.b, options);
+  } else if (flags.to == "oslo") {
+    count = checkpoint::convert_to_oslo(source, flags.b, description_of(source),
+                                        flags.tensor_parallel, flags.pipeline_parallel, options);
   } else {
     layout::Mesh mesh({.pp = flags.pipeline_parallel, .tp = flags.tensor_parallel});
     count = checkpoint::convert_to_split(source, flags.b, description_of(source), mesh, options);
@@ -104,14 +116,16 @@ void convert(const Flags& flags) {
 }
 
 void diff(const Flags& flags) {
-  Checkpoint a(flags.a), b(flags.b);
+  Checkpoint a(flags.a, describe), b(flags.b, describe);
   Json tensors = Json::array();
   double max_abs = 0, max_rel = 0;
   for (const checkpoint::TensorDifference& d : checkpoint::difference(a, b)) {
     max_abs = std::max(max_abs, d.max_abs);
     max_rel = std::max(max_rel, d.max_rel);
-    tensors.push_back({{"name", d.name}, {"what", d.what}, {"max_abs", d.max_abs}, {"max_rel", d.max_rel}});
-    if (!flags.json) fmt::print("{}: {} (max_abs {:.3g}, max_rel {:.3g})\n", d.name, d.what, d.max_abs, d.max_rel);
+    tensors.push_back(
+        {{"name", d.name}, {"what", d.what}, {"max_abs", d.max_abs}, {"max_rel", d.max_rel}});
+    if (!flags.json)
+      fmt::print("{}: {} (max_abs {:.3g}, max_rel {:.3g})\n", d.name, d.what, d.max_abs, d.max_rel);
   }
   bool equal = tensors.empty();
   if (flags.json) {
@@ -123,11 +137,13 @@ void diff(const Flags& flags) {
 }
 
 void verify(const Flags& flags) {
-  Checkpoint source(flags.a);
+  Checkpoint source(flags.a, describe);
   int64_t parts = source.verify();
-  if (flags.json) return print({{"ok", true}, {"parts", parts}, {"checksums", source.manifest().has_value()}});
+  if (flags.json)
+    return print({{"ok", true}, {"parts", parts}, {"checksums", source.manifest().has_value()}});
   fmt::print("{}: {} stored tensors {}\n", source.path(), parts,
-             source.manifest() ? "match their checksums" : "are well-formed (a Hugging Face folder has no checksums)");
+             source.manifest() ? "match their checksums"
+                               : "are well-formed (a Hugging Face folder has no checksums)");
 }
 
 }  // namespace
@@ -143,23 +159,33 @@ void add_ckpt(CLI::App& program) {
     return command;
   };
   CLI::App* one = add("inspect", "What a checkpoint holds", inspect);
-  one->add_option("checkpoint", flags->a, "checkpoint, run or Hugging Face folder")->required();
-  one = add("verify", "Checks structure and checksums; exit code 2 for a damaged checkpoint", verify);
-  one->add_option("checkpoint", flags->a, "checkpoint, run or Hugging Face folder")->required();
-  one = add("diff", "Compares two checkpoints tensor by tensor; exit code 1 when they differ", diff);
-  one->add_option("a", flags->a, "checkpoint, run or Hugging Face folder")->required();
+  one->add_option("checkpoint", flags->a, "checkpoint, run, Hugging Face or OSLO folder")
+      ->required();
+  one =
+      add("verify", "Checks structure and checksums; exit code 2 for a damaged checkpoint", verify);
+  one->add_option("checkpoint", flags->a, "checkpoint, run, Hugging Face or OSLO folder")
+      ->required();
+  one =
+      add("diff", "Compares two checkpoints tensor by tensor; exit code 1 when they differ", diff);
+  one->add_option("a", flags->a, "checkpoint, run, Hugging Face or OSLO folder")->required();
   one->add_option("b", flags->b, "the other")->required();
   for (const char* name : {"convert", "merge"}) {
     bool merge = std::string(name) == "merge";
     one = add(name, merge ? "convert --to hf" : "Writes a checkpoint in another layout", convert);
-    one->add_option("source", flags->a, "checkpoint, run or Hugging Face folder")->required();
+    one->add_option("source", flags->a, "checkpoint, run, Hugging Face or OSLO folder")->required();
     one->add_option("destination", flags->b, "folder to make")->required();
-    one->add_option("--dtype", flags->dtype, "type of the weights: fp64, fp32, bf16 or fp16 (default: as stored)");
-    one->add_flag("--optimizer", flags->optimizer, "with the optimizer's state (--to split always has it)");
+    one->add_option("--dtype", flags->dtype,
+                    "type of the weights: fp64, fp32, bf16 or fp16 (default: as stored)");
+    one->add_flag("--optimizer", flags->optimizer,
+                  "with the optimizer's state (--to split always has it)");
     if (merge) continue;
-    one->add_option("--to", flags->to, "layout of the destination")->check(CLI::IsMember({"hf", "split"}))->required();
-    one->add_option("--tensor-parallel", flags->tensor_parallel, "tensor-parallel ranks of a split destination");
-    one->add_option("--pipeline-parallel", flags->pipeline_parallel, "stages of a split destination");
+    one->add_option("--to", flags->to, "layout of the destination")
+        ->check(CLI::IsMember({"hf", "split", "oslo"}))
+        ->required();
+    one->add_option("--tensor-parallel", flags->tensor_parallel,
+                    "tensor-parallel ranks of a split or oslo destination");
+    one->add_option("--pipeline-parallel", flags->pipeline_parallel,
+                    "stages of a split or oslo destination");
   }
 }
 

@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
 #include "trireme/checkpoint/folder.h"
+#include "trireme/checkpoint/oslo.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/dist/redistribute.h"
 
@@ -65,10 +66,17 @@ void set_dtype(base::Json& config, const Checkpoint& source, const ConvertOption
     if (tensor.optimizer || !base::is_floating(tensor.dtype)) continue;
     config.erase("torch_dtype");
     switch (stored_dtype(tensor, options)) {
-      case base::DType::f64: config["dtype"] = "float64"; break;
-      case base::DType::bf16: config["dtype"] = "bfloat16"; break;
-      case base::DType::f16: config["dtype"] = "float16"; break;
-      default: config["dtype"] = "float32";
+      case base::DType::f64:
+        config["dtype"] = "float64";
+        break;
+      case base::DType::bf16:
+        config["dtype"] = "bfloat16";
+        break;
+      case base::DType::f16:
+        config["dtype"] = "float16";
+        break;
+      default:
+        config["dtype"] = "float32";
     }
     return;
   }
@@ -117,8 +125,8 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
       }
       writer.close();
     }
-    write_side_files(folder, manifest, nullptr, source.path());
-    if (!with_optimizer) fs::remove(folder + "/" + kManifestFile);
+    write_model_files(folder, manifest.model_config, source.path());
+    if (with_optimizer) write_manifest(folder, manifest, nullptr);
   });
   return count;
 }
@@ -188,7 +196,59 @@ int64_t convert_to_split(const Checkpoint& source, const std::string& destinatio
       }
       for (auto& [file, writer] : writers) writer->close();
     }
-    write_side_files(folder, manifest, &index, source.path());
+    write_model_files(folder, manifest.model_config, source.path());
+    write_manifest(folder, manifest, &index);
+  });
+  return count;
+}
+
+int64_t convert_to_oslo(const Checkpoint& source, const std::string& destination,
+                        const layout::ModelDescription& description, int tensor_parallel,
+                        int stages, const ConvertOptions& options) {
+  if (tensor_parallel < 1)
+    throw base::ConfigError(
+        fmt::format("{} tensor-parallel ranks; give 1 or more", tensor_parallel));
+  layout::ModelDescription model = oslo_partition(description, stages);
+  std::map<std::string, const layout::ParamSpec*> specs;
+  for (const layout::ParamSpec& spec : model.parameters) specs[spec.name] = &spec;
+  std::vector<TensorEntry> entries = entries_of(source, false, options);
+  for (const TensorEntry& entry : entries) {
+    if (!specs.contains(entry.name)) {
+      throw base::FormatError(
+          fmt::format("{}: tensor \"{}\" is no parameter of the model", source.path(), entry.name));
+    }
+  }
+  int64_t count = 0;
+  build_folder(destination, [&](const std::string& folder) {
+    // All files list their tensors in one order, so one pass over the source serves them all.
+    std::map<std::string, std::vector<TensorEntry>> held;
+    std::map<std::string, std::vector<std::pair<std::string, layout::Slice>>> files_of;
+    for (const TensorEntry& entry : entries) {
+      for (int tp = 0; tp < tensor_parallel; ++tp) {
+        layout::Slice slice = oslo_slice(*specs[entry.name], tp, tensor_parallel);
+        for (int stage : specs[entry.name]->layout.stages) {
+          held[oslo_file(tp, stage)].push_back({entry.name, entry.dtype, slice.shape()});
+          files_of[entry.name].emplace_back(oslo_file(tp, stage), slice);
+        }
+      }
+    }
+    std::map<std::string, std::unique_ptr<formats::TorchZipWriter>> writers;
+    for (auto& [file, list] : held) {
+      writers[file] =
+          std::make_unique<formats::TorchZipWriter>(folder + "/" + file, std::move(list));
+    }
+    for (const TensorEntry& entry : entries) {
+      for (const auto& [file, slice] : files_of[entry.name]) {
+        at::Tensor data = at::empty(slice.shape(), at::dtype(dist::scalar_type(entry.dtype)));
+        source.read({entry.name, entry.shape, slice, {0, slice.count()}, data, true});
+        writers[file]->write(entry.name, bytes_of(data));
+      }
+      ++count;
+    }
+    for (auto& [file, writer] : writers) writer->close();
+    base::Json config = source.model_config();
+    set_dtype(config, source, options);
+    write_model_files(folder, config, source.path());
   });
   return count;
 }

@@ -28,6 +28,12 @@ int64_t convert_to_split(const Checkpoint& source, const std::string& destinatio
                          const layout::ModelDescription& description, const layout::Mesh& mesh,
                          const ConvertOptions& options);
 
+/// Writes OSLO's split files (parameters only) for `tensor_parallel` ranks and `stages`; a tied
+/// tensor lies in the file of each stage that uses it.
+int64_t convert_to_oslo(const Checkpoint& source, const std::string& destination,
+                        const layout::ModelDescription& description, int tensor_parallel,
+                        int stages, const ConvertOptions& options);
+
 struct TensorDifference {
   std::string name;
   std::string what;  // "values", "shape", "only in A", "only in B"

@@ -10,6 +10,7 @@
 #include "trireme/base/hash.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
+#include "trireme/checkpoint/oslo.h"
 #include "trireme/dist/redistribute.h"
 
 namespace trireme::checkpoint {
@@ -59,13 +60,21 @@ std::string first_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::string& path) : path_(resolve(path)) {
+Checkpoint::Checkpoint(const std::string& path, const Describe& describe) : path_(resolve(path)) {
   if (fs::exists(path_ + "/" + kManifestFile))
     manifest_ = read_manifest(path_ + "/" + kManifestFile);
   model_config_ = manifest_ ? manifest_->model_config : base::read_json(path_ + "/config.json");
   if (!model_config_.is_object()) throw FormatError(path_ + "/config.json: not an object");
   if (manifest_ && !manifest_->merged) {
     open_split();
+  } else if (fs::exists(path_ + "/" + oslo_file(0, 0))) {
+    if (!describe) {
+      throw ConfigError(fmt::format(
+          "{}: OSLO's split files; `trireme ckpt convert` makes a checkpoint of them", path_));
+    }
+    index_ = oslo_index(path_, describe(model_config_));
+    for (auto& [name, tensor] : index_)
+      tensor.dtype = stored(tensor.parts.front().file, name).dtype;
   } else {
     open_whole("model", false);
     if (manifest_) open_whole("optimizer", true);
@@ -85,6 +94,11 @@ void Checkpoint::open_split() {
 
 void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
   std::map<std::string, std::string> located = formats::locate_tensors(path_, stem);
+  std::string older = path_ + "/pytorch_model.bin";
+  if (located.empty() && !manifest_ && fs::exists(older)) {
+    formats::TorchZipFile file(older);
+    for (const auto& [name, tensor] : file.tensors()) located[name] = older;
+  }
   if (located.empty() && !optimizer) {
     throw FormatError(fmt::format(
         "{}: there is neither model.safetensors nor model.safetensors.index.json", path_));
@@ -97,7 +111,7 @@ void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
       if (!mapped) continue;
       name = *mapped;
     }
-    const formats::StoredTensor& tensor = file(name_of_file).at(stored);
+    const formats::StoredTensor& tensor = this->stored(name_of_file, stored);
     if (!manifest_ && !tied_to(model_config_, name).empty()) {
       ties.emplace_back(stored, tied_to(model_config_, name));
       continue;
@@ -114,7 +128,7 @@ void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
   for (const auto& [stored, name] : ties) {
     std::string where = fs::path(located.at(stored)).filename().string();
     const LogicalTensor& original = find(name);
-    const formats::StoredTensor& copy = file(where).at(stored);
+    const formats::StoredTensor& copy = this->stored(where, stored);
     std::span<const std::byte> bytes = bytes_of(name, original, original.parts.front());
     if (copy.shape != original.shape || copy.dtype != original.dtype ||
         std::memcmp(copy.bytes.data(), bytes.data(), bytes.size()) != 0) {
@@ -126,7 +140,8 @@ void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
   }
   if (!manifest_) return;
   for (const auto& [file_name, tensors] : manifest_->checksums) {
-    if (!file_name.starts_with(stem)) continue;
+    // The optimizer's file may be left behind when a checkpoint is copied; the model's may not.
+    if (!file_name.starts_with(stem) || (optimizer && located.empty())) continue;
     for (const auto& [name, hash] : tensors) {
       if (!index_.contains(name)) {
         throw FormatError(
@@ -144,17 +159,22 @@ bool Checkpoint::has_optimizer() const {
   return false;
 }
 
-const formats::SafetensorsFile& Checkpoint::file(const std::string& name) const {
-  auto& slot = files_[name];
-  if (!slot) {
-    std::string path = path_ + "/" + name;
+const formats::StoredTensor& Checkpoint::stored(const std::string& file,
+                                                const std::string& name) const {
+  OpenFile& open = files_[file];
+  if (!open.safetensors && !open.zip) {
+    std::string path = path_ + "/" + file;
     if (!fs::exists(path)) {
       throw FormatError(
           fmt::format("{}: the file is missing from the checkpoint; use another checkpoint", path));
     }
-    slot = std::make_unique<formats::SafetensorsFile>(path);
+    if (file.ends_with(".bin")) {
+      open.zip = std::make_unique<formats::TorchZipFile>(path);
+    } else {
+      open.safetensors = std::make_unique<formats::SafetensorsFile>(path);
+    }
   }
-  return *slot;
+  return open.zip ? open.zip->at(name) : open.safetensors->at(name);
 }
 
 const LogicalTensor& Checkpoint::find(const std::string& name) const {
@@ -172,7 +192,7 @@ std::span<const std::byte> Checkpoint::bytes_of(const std::string& name,
                                                 const StoredPart& part) const {
   auto renamed = stored_names_.find(name);
   const std::string& stored_name = renamed == stored_names_.end() ? name : renamed->second;
-  const formats::StoredTensor& stored = file(part.file).at(stored_name);
+  const formats::StoredTensor& stored = this->stored(part.file, stored_name);
   layout::Shape expected = stored_shape(part.slice, part.flat);
   std::string where = fmt::format("{}/{}: tensor \"{}\"", path_, part.file, stored_name);
   if (stored.dtype != tensor.dtype || stored.shape != expected) {
@@ -291,6 +311,7 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPar
 }
 
 void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts) {
+  if (parts.empty()) return;
   if (!checkpoint.has_optimizer()) {
     throw FormatError(fmt::format(
         "{}: the checkpoint holds no optimizer state, so training cannot be resumed from "
@@ -300,7 +321,7 @@ void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart
   std::set<std::string> kept;
   for (const nn::TensorPart& part : parts) kept.insert(kind_of(part.name, checkpoint.tensors()));
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (tensor.optimizer && !kept.empty() && !kept.contains(kind_of(name, checkpoint.tensors()))) {
+    if (tensor.optimizer && !kept.contains(kind_of(name, checkpoint.tensors()))) {
       throw FormatError(fmt::format(
           "{}: tensor \"{}\" is of another optimizer; set `optim` as in the run that wrote "
           "the checkpoint",

@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,16 +24,21 @@
 #include "trireme/checkpoint/index.h"
 #include "trireme/checkpoint/manifest.h"
 #include "trireme/formats/safetensors.h"
+#include "trireme/formats/torch_zip.h"
 #include "trireme/nn/tensor_part.h"
 
 namespace trireme::checkpoint {
+
+/// The parameters of the model that a config.json names; models' registry knows.
+using Describe = std::function<layout::ModelDescription(const base::Json& config)>;
 
 class Checkpoint {
  public:
   /// Opens a checkpoint folder, a folder of checkpoints or a run's folder (their latest), or a
   /// Hugging Face folder. ConfigError when there is no checkpoint at `path`; FormatError for one
   /// that is incomplete or damaged.
-  explicit Checkpoint(const std::string& path);
+  /// OSLO's split files need `describe` too.
+  explicit Checkpoint(const std::string& path, const Describe& describe = {});
 
   /// The folder that was opened.
   const std::string& path() const { return path_; }
@@ -54,7 +60,7 @@ class Checkpoint {
  private:
   void open_split();
   void open_whole(const std::string& stem, bool optimizer);
-  const formats::SafetensorsFile& file(const std::string& name) const;
+  const formats::StoredTensor& stored(const std::string& file, const std::string& name) const;
   std::span<const std::byte> bytes_of(const std::string& name, const LogicalTensor& tensor,
                                       const StoredPart& part) const;
   const LogicalTensor& find(const std::string& name) const;
@@ -65,7 +71,11 @@ class Checkpoint {
   Index index_;
   std::map<std::string, std::string>
       stored_names_;  // where a Hugging Face file spells a name otherwise
-  mutable std::map<std::string, std::unique_ptr<formats::SafetensorsFile>> files_;
+  struct OpenFile {
+    std::unique_ptr<formats::SafetensorsFile> safetensors;
+    std::unique_ptr<formats::TorchZipFile> zip;
+  };
+  mutable std::map<std::string, OpenFile> files_;
   mutable std::map<std::string, std::map<std::string, bool>> checked_;
 };
 

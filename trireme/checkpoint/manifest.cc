@@ -147,12 +147,14 @@ Manifest read_manifest(const std::string& path) {
 }
 
 layout::ModelDescription retarget(const layout::ModelDescription& description,
-                                  const layout::Mesh& mesh) {
+                                  const layout::Mesh& mesh,
+                                  const std::vector<int>& blocks_per_stage) {
   int stages = mesh.size(layout::Axis::pp);
   int blocks =
       static_cast<int>(std::ranges::count_if(description.layers, &layout::LayerDescription::block));
-  std::vector<int> last_block =
-      layout::accumulate_layers(layout::distribute_layers(blocks, stages));
+  std::vector<int> last_block = layout::accumulate_layers(
+      blocks_per_stage.empty() ? layout::distribute_layers(blocks, stages)
+                               : layout::distribute_layers(blocks, stages, blocks_per_stage));
   std::map<std::string, std::set<int>> stages_of;
   layout::ModelDescription out = description;
   out.layers_per_stage.assign(static_cast<size_t>(stages), 0);

@@ -39,7 +39,9 @@ Manifest read_manifest(const std::string& path);
 
 /// The same model on another mesh: blocks are distributed over its stages, every parameter follows
 /// its layers.
+/// `blocks_per_stage`: empty for an even split.
 layout::ModelDescription retarget(const layout::ModelDescription& description,
-                                  const layout::Mesh& mesh);
+                                  const layout::Mesh& mesh,
+                                  const std::vector<int>& blocks_per_stage = {});
 
 }  // namespace trireme::checkpoint

@@ -230,10 +230,13 @@ std::map<std::string, uint64_t> write_parts(const std::string& folder, const std
   return checksums;
 }
 
-void write_side_files(const std::string& folder, Manifest manifest, const Index* index,
-                      const std::string& tokenizer) {
-  write_text(folder + "/config.json", manifest.model_config.dump(2) + "\n");
+void write_model_files(const std::string& folder, const base::Json& model_config,
+                       const std::string& tokenizer) {
+  write_text(folder + "/config.json", model_config.dump(2) + "\n");
   if (!tokenizer.empty()) copy_tokenizer(tokenizer, folder);
+}
+
+void write_manifest(const std::string& folder, Manifest manifest, const Index* index) {
   if (index) {
     std::string text = to_text(*index);
     manifest.index_checksum = base::hash_text(text);
@@ -262,7 +265,8 @@ std::string save(const SaveRequest& request, const comm::Comm& world) {
     }
     together(world, [&] {
       if (first) {
-        write_side_files(folder, manifest, manifest.merged ? nullptr : &index, request.tokenizer);
+        write_model_files(folder, manifest.model_config, request.tokenizer);
+        write_manifest(folder, manifest, manifest.merged ? nullptr : &index);
         commit_folder(folder, target);
         set_latest(request.root, name);
         prune(request.root, request.max_to_keep);

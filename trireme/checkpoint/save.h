@@ -38,8 +38,11 @@ std::map<std::string, uint64_t> write_parts(const std::string& folder, const std
 /// Name of a rank's file in a split checkpoint: "model_rank_00003.safetensors".
 std::string rank_file(bool optimizer, int rank);
 
-/// Writes config.json, the tokenizer, index.json (null: none) and at last trireme.json. Local.
-void write_side_files(const std::string& folder, Manifest manifest, const Index* index,
-                      const std::string& tokenizer);
+/// Writes config.json and copies the tokenizer's files (from `tokenizer`, unless empty). Local.
+void write_model_files(const std::string& folder, const base::Json& model_config,
+                       const std::string& tokenizer);
+
+/// Writes index.json (null: none) and, last of all, trireme.json. Local.
+void write_manifest(const std::string& folder, Manifest manifest, const Index* index);
 
 }  // namespace trireme::checkpoint
