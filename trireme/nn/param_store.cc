@@ -130,7 +130,6 @@ Param* ParamStore::find(const std::string& name) const {
 }
 
 void ParamStore::zero_grad() {
-  for (Bucket& bucket : buckets_) bucket.grad.zero_();
   for (Param& param : storage_) param.contributions = 0;
 }
 

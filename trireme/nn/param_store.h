@@ -50,6 +50,8 @@ class ParamStore {
   Param* find(const std::string& name) const;  // or null
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Starts a step: every gradient counts as zero. Its memory is as it was until the first
+  /// contribution, which replaces it.
   void zero_grad();
   /// InternalError unless every parameter got exactly micro_batches x uses contributions.
   void audit(int64_t micro_batches) const;

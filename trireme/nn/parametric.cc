@@ -28,18 +28,19 @@ void contribute(WeightQueue* queue, std::function<void()> work) {
 
 at::Tensor rows_of(const at::Tensor& t) { return t.detach().reshape({-1, t.size(-1)}); }
 
-void add_row_sum(Param* bias, const at::Tensor& rows) {
-  bias->grad.add_(rows.sum(0).to(bias->grad.scalar_type()));
-  ++bias->contributions;
+// The first contribution of a step replaces the gradient, the others are added: nobody fills large
+// buffers with zeros, and the first product need not read them.
+void add(Param* param, const at::Tensor& contribution) {
+  param->contributions++ == 0 ? param->grad.copy_(contribution) : param->grad.add_(contribution);
 }
 
-// grad += a^T b. 16-bit products are made in 16 bits and added in fp32.
-void add_product(at::Tensor& grad, const at::Tensor& a, const at::Tensor& b) {
-  if (grad.scalar_type() == a.scalar_type()) {
-    grad.addmm_(a.t(), b);
-  } else {
-    grad.add_(at::mm(a.t(), b));
-  }
+// a^T b. 16-bit products are made in 16 bits and added in fp32.
+void add_product(Param* param, const at::Tensor& a, const at::Tensor& b) {
+  if (param->grad.scalar_type() != a.scalar_type()) return add(param, at::mm(a.t(), b));
+  if (param->contributions++ == 0)
+    at::mm_out(param->grad, a.t(), b);
+  else
+    param->grad.addmm_(a.t(), b);
 }
 
 struct Linear : torch::autograd::Function<Linear> {
@@ -69,9 +70,8 @@ struct Linear : torch::autograd::Function<Linear> {
       gx = at::mm(gy, in_out ? weight->data.t() : weight->data).view(x.sizes());
     }
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, x = rows_of(x)] {
-      in_out ? add_product(weight->grad, x, gy) : add_product(weight->grad, gy, x);
-      ++weight->contributions;
-      if (bias) add_row_sum(bias, gy);
+      in_out ? add_product(weight, x, gy) : add_product(weight, gy, x);
+      if (bias) add(bias, gy.sum(0));
     });
     return {gx, {}, {}, {}, {}, {}};
   }
@@ -87,7 +87,7 @@ struct AddBias : torch::autograd::Function<AddBias> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto* bias = pointer<Param>(ctx, "bias");
-    contribute(pointer<WeightQueue>(ctx, "queue"), [bias, gy = rows_of(grads[0])] { add_row_sum(bias, gy); });
+    contribute(pointer<WeightQueue>(ctx, "queue"), [bias, gy = rows_of(grads[0])] { add(bias, gy.sum(0)); });
     return {grads[0], {}, {}, {}};
   }
 };
@@ -120,8 +120,8 @@ struct Embedding : torch::autograd::Function<Embedding> {
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, gy = rows_of(grads[0])] {
       at::Tensor g = gy.to(table->grad.scalar_type());
       if (saved[1].defined()) g = g.masked_fill(saved[1].unsqueeze(1), 0);
+      if (table->contributions++ == 0) table->grad.zero_();
       if (table->grad.size(0) > 0) table->grad.index_add_(0, saved[0], g);
-      ++table->contributions;
     });
     return {{}, {}, {}, {}, {}};
   }
@@ -148,23 +148,20 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
     auto backward = [=](std::array<bool, 3> wanted) {
       return at::native_layer_norm_backward(gy, x, {x.size(-1)}, mean, rstd, weight->data, bias->data, wanted);
     };
-    auto add = [=](const at::Tensor& gw, const at::Tensor& gb) {
-      weight->grad.add_(gw.to(weight->grad.scalar_type()));
-      bias->grad.add_(gb.to(bias->grad.scalar_type()));
-      ++weight->contributions, ++bias->contributions;
-    };
     at::Tensor gx;
     if (queue) {
       gx = std::get<0>(backward({true, false, false}));
       queue->add([=] {
         auto [_, gw, gb] = backward({false, true, true});
-        add(gw, gb);
+        add(weight, gw);
+        add(bias, gb);
       });
     } else {
       auto [g, gw, gb] = backward({true, true, true});
       gx = g;
       at::NoGradGuard no_grad;
-      add(gw, gb);
+      add(weight, gw);
+      add(bias, gb);
     }
     return {gx, {}, {}, {}, {}, {}};
   }

@@ -54,7 +54,15 @@ layout::Range GradSync::shard(const nn::Bucket& bucket) const {
 
 void GradSync::begin(int64_t micro_batches) {
   micro_batches_ = micro_batches;
-  for (Exchange& exchange : exchanges_) exchange.phase = Phase::waiting;
+  next_ = 0;
+  finished_ = false;
+}
+
+void GradSync::start(Exchange& exchange) {
+  // Without a contribution the memory holds the last step's gradient.
+  for (nn::Param* param : exchange.bucket->params)
+    if (param->contributions == 0) param->grad.zero_();
+  exchange.first.size() > 1 ? start_first(exchange) : start_data(exchange);
 }
 
 void GradSync::start_first(Exchange& exchange) {
@@ -79,37 +87,39 @@ void GradSync::start_data(Exchange& exchange) {
   exchange.phase = Phase::data_sum;
 }
 
+bool GradSync::complete(const nn::Bucket& bucket) const {
+  return std::ranges::all_of(bucket.params, [&](const nn::Param* param) {
+    return param->contributions == micro_batches_ * param->uses;
+  });
+}
+
 void GradSync::landed() {
-  for (Exchange& exchange : exchanges_) {
-    if (exchange.phase != Phase::waiting) continue;
-    // The holders of a tie complete buckets in different orders: their exchange waits for finish().
-    if (exchange.bucket->stages.size() > 1) continue;
-    // In order: a data rank whose contributions land otherwise, or that has none, starts alike.
-    if (!std::ranges::all_of(exchange.bucket->params, [&](const nn::Param* param) {
-          return param->contributions == micro_batches_ * param->uses;
-        }))
-      break;
-    exchange.first.size() > 1 ? start_first(exchange) : start_data(exchange);
+  for (; next_ < exchanges_.size(); ++next_) {
+    Exchange& exchange = exchanges_[next_];
+    if (tied(exchange)) continue;
+    if (!complete(*exchange.bucket)) return;
+    start(exchange);
   }
 }
 
 void GradSync::finish() {
-  landed();
-  for (Exchange& exchange : exchanges_)
-    if (exchange.phase == Phase::waiting && exchange.bucket->stages.size() == 1 &&
-        exchange.first.size() > 1)
-      start_first(exchange);
-  // Ties in one order on all their holders.
+  base::check(!finished_, "gradients are summed once a step; begin() starts the next");
+  finished_ = true;
+  for (; next_ < exchanges_.size(); ++next_) {
+    Exchange& exchange = exchanges_[next_];
+    if (!tied(exchange)) start(exchange);
+  }
+  // The holders of a tie complete buckets in different orders; here all of them agree on one.
   std::vector<Exchange*> ties;
   for (Exchange& exchange : exchanges_)
-    if (exchange.bucket->stages.size() > 1) ties.push_back(&exchange);
+    if (tied(exchange)) ties.push_back(&exchange);
   std::ranges::sort(ties, {}, [](const Exchange* e) {
     return std::pair(e->bucket->stages, e->bucket->params.front()->spec.name);
   });
-  for (Exchange* exchange : ties) start_first(*exchange);
+  for (Exchange* exchange : ties) start(*exchange);
   for (Exchange& exchange : exchanges_) {
     if (exchange.phase == Phase::data_sum) continue;
-    if (exchange.phase == Phase::first_sum) exchange.work.wait();
+    exchange.work.wait();
     start_data(exchange);
   }
   for (Exchange& exchange : exchanges_) exchange.work.wait();

@@ -26,9 +26,9 @@ class GradSync {
 
   /// Starts a step of `micro_batches`. Local.
   void begin(int64_t micro_batches);
-  /// Starts the exchange of every bucket whose last contribution has landed, where its group allows
-  /// an order that all its ranks share. Collective over the tensor and data ranks of a stage, which
-  /// see contributions in one order.
+  /// Starts the exchange of the buckets whose last contribution has landed, in the store's order up
+  /// to the first that is not complete: so the ranks of a group start them in one order, whenever
+  /// they call and whatever they hold. Tied buckets wait for finish().
   void landed();
   /// Starts what has not been started and waits for all. Collective. Afterwards each bucket's
   /// gradient is whole on shard(bucket), and everywhere with ZeRO 0.
@@ -40,21 +40,25 @@ class GradSync {
   layout::Range shard(const nn::Bucket& bucket) const;
 
  private:
-  enum class Phase : uint8_t { waiting, first_sum, data_sum };
+  enum class Phase : uint8_t { first_sum, data_sum };
   struct Exchange {
     nn::Bucket* bucket;
-    comm::Comm
-        first;  // holders of the tie x tensor ranks; of one where the data ranks are all there is
-    Phase phase = Phase::waiting;
+    comm::Comm first;  // the tie's holders x tensor ranks that replicate; often of one
+    Phase phase = Phase::first_sum;
     comm::Work work;
   };
+  static bool tied(const Exchange& exchange) { return exchange.bucket->stages.size() > 1; }
+  bool complete(const nn::Bucket& bucket) const;
+  void start(Exchange& exchange);
   void start_first(Exchange& exchange);
   void start_data(Exchange& exchange);
 
   const dist::DeviceMesh* mesh_;
   bool scatter_;
   int64_t micro_batches_ = 0;
-  std::vector<Exchange> exchanges_;  // in the order of buckets
+  std::vector<Exchange> exchanges_;  // in the store's order
+  size_t next_ = 0;                  // the first that has not been started
+  bool finished_ = true;
 };
 
 }  // namespace trireme::optim
