@@ -4,7 +4,6 @@
 //
 //   train_step THREADS BATCH SEQ DROPOUT
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,12 +12,10 @@
 #include <iostream>
 #include <string>
 
-#include "trireme/base/error.h"
-#include "trireme/dist/world.h"
 #include "trireme/kernels/allocator.h"
-#include "trireme/models/registry.h"
-#include "trireme/nn/builder.h"
-#include "trireme/optim/sharded_optimizer.h"
+#include "trireme/schedule/generators.h"
+#include "trireme/train/assembly.h"
+#include "trireme/train/execute_pipeline.h"
 
 namespace {
 
@@ -35,16 +32,18 @@ class Trainer {
  public:
   Trainer(int64_t batch, int64_t seq, double dropout)
       : world_(dist::World::single()),
-        mesh_(world_, layout::Mesh({1, 1, 1})),
-        model_(nn::build_model(models::make_model({{"family", "gpt2"},
-                                                   {"resid_pdrop", dropout},
-                                                   {"embd_pdrop", dropout},
-                                                   {"attn_pdrop", dropout}},
-                                                  1),
-                               mesh_, {}, {12}, {0})) {
-    model_->store.materialize(0, true);
+        run_(train::assemble({{"family", "gpt2"},
+                              {"resid_pdrop", dropout},
+                              {"embd_pdrop", dropout},
+                              {"attn_pdrop", dropout}},
+                             {.mesh = layout::Mesh({1, 1, 1}),
+                              .schedule = schedule::generate("gpipe", {.ranks = 1, .micro_batches = 1})},
+                             seq, world_)) {
+    train::make_parameters(*run_, true, nullptr);
+    // PyTorch's step does not clip either.
     optimizer_ = std::make_unique<optim::ShardedOptimizer>(
-        world_, mesh_, model_->store, config::Optim{.clip_grad_max_norm = std::nullopt}, 0);
+        world_, run_->mesh, run_->model->store, config::Optim{.clip_grad_max_norm = std::nullopt}, 0);
+    executor_ = std::make_unique<pipeline::Executor>(run_->schedule, *run_->model, run_->mesh);
     at::Tensor ids = at::randint(50257, {batch, seq + 1}, at::kLong);
     batch_.tensors.set("input_ids", ids.narrow(1, 0, seq).contiguous());
     batch_.tensors.set("labels", ids.narrow(1, 1, seq).contiguous());
@@ -53,41 +52,16 @@ class Trainer {
     batch_.seq = seq;
   }
 
-  double step() {
-    nn::Context context{.batch = batch_, .random = {.seed = 0, .step = step_++}};
-    context.anchor = at::ones({}).requires_grad_(true);
-    model_->store.zero_grad();
-    optimizer_->sync().begin(1);
-    auto& layers = model_->chunks[0];
-    std::vector<nn::State> inputs(layers.size()), outputs(layers.size());
-    nn::State state;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      for (auto& [name, tensor] : state.tensors()) tensor = tensor.detach().requires_grad_(true);
-      inputs[i] = state;
-      outputs[i] = state = layers[i]->forward(std::move(state), context);
-    }
-    at::Tensor loss = model_->def.loss(state, batch_, mesh_.tp);
-    state = {};
-    at::Tensor gradient =
-        at::full_like(loss, 1.0 / static_cast<double>(batch_.samples.numel() * batch_.seq));
-    torch::autograd::backward({loss}, {gradient});
-    // The loss went through the last layer; the others are segments of their own.
-    outputs.back() = {};
-    for (size_t i = layers.size() - 1; i-- > 0;) {
-      at::Tensor grad = inputs[i + 1].at("hidden").grad();
-      inputs[i + 1] = {};
-      torch::autograd::backward({outputs[i].at("hidden")}, {grad});
-      outputs[i] = {};
-    }
+  void step() {
+    train::execute_pipeline(*executor_, *optimizer_, {&batch_, 1}, {.seed = 0, .step = step_++});
     optimizer_->step(1e-4);
-    return loss.item<double>();
   }
 
  private:
   dist::World world_;
-  dist::DeviceMesh mesh_;
-  std::unique_ptr<nn::Model> model_;
+  std::unique_ptr<train::Assembly> run_;
   std::unique_ptr<optim::ShardedOptimizer> optimizer_;
+  std::unique_ptr<pipeline::Executor> executor_;
   nn::Batch batch_;
   uint64_t step_ = 0;
 };

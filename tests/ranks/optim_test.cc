@@ -108,12 +108,13 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
     optimizer.sync().gather();
     std::lock_guard lock(mutex);
     auto place = [](std::map<std::string, at::Tensor>& into, const std::string& name,
-                    const nn::Param& param, layout::Range flat, const at::Tensor& local) {
+                    const layout::Slice& slice, const layout::Shape& shape, layout::Range flat,
+                    const at::Tensor& local) {
       at::Tensor& global = into[name];
       if (!global.defined())
-        global = at::full({layout::element_count(param.spec.shape)},
-                          std::numeric_limits<double>::quiet_NaN(), local.options());
-      layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run r) {
+        global = at::full({layout::element_count(shape)}, std::numeric_limits<double>::quiet_NaN(),
+                          local.options());
+      layout::for_each_run(slice, shape, [&](layout::Run r) {
         for (int64_t i = 0; i < r.count; ++i) {
           if (r.local + i < flat.begin || r.local + i >= flat.end) continue;
           at::Tensor value = local[r.local + i - flat.begin], cell = global[r.global + i];
@@ -125,24 +126,25 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
       });
     };
     for (nn::Param* param : store.params()) {
-      place(run.params, param->spec.name, *param, {0, param->data.numel()}, param->data.flatten());
+      place(run.params, param->spec.name, param->slice, param->spec.shape, {0, param->data.numel()},
+            param->data.flatten());
       if (options.zero_stage == 0)
-        place(run.states, param->spec.name + ".grad", *param, {0, param->data.numel()},
-              param->grad.flatten());
+        place(run.states, param->spec.name + ".grad", param->slice, param->spec.shape,
+              {0, param->data.numel()}, param->grad.flatten());
     }
     // Owned parts fill every state exactly once.
-    for (const StatePart& part : optimizer.state()) {
+    for (const nn::TensorPart& part : optimizer.state()) {
       if (!part.owner) continue;
       at::Tensor& global = run.states[part.name];
       if (global.defined()) {
-        layout::for_each_run(part.param->slice, part.param->spec.shape, [&](layout::Run r) {
+        layout::for_each_run(part.slice, part.global_shape, [&](layout::Run r) {
           for (int64_t i = 0; i < r.count; ++i) {
             if (r.local + i < part.flat.begin || r.local + i >= part.flat.end) continue;
             EXPECT_TRUE(global[r.global + i].isnan().item<bool>()) << part.name << " overlaps";
           }
         });
       }
-      place(run.states, part.name, *part.param, part.flat, part.data);
+      place(run.states, part.name, part.slice, part.global_shape, part.flat, part.data);
     }
   });
   for (const auto& [name, state] : run.states)

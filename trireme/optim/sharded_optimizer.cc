@@ -87,24 +87,26 @@ StepReport ShardedOptimizer::step(double lr) {
   return report;
 }
 
-std::vector<StatePart> ShardedOptimizer::state() const {
-  std::vector<StatePart> parts;
+std::vector<nn::TensorPart> ShardedOptimizer::state() const {
+  std::vector<nn::TensorPart> parts;
   for (const BucketState& entry : buckets_) {
     for (size_t i = 0; i < entry.bucket->params.size(); ++i) {
       const nn::Param* param = entry.bucket->params[i];
       const layout::Range held = intersect(place(*entry.bucket, i), entry.range);
       if (held.size() == 0) continue;
+      const bool owner =
+          counts_for_norm(param->spec, mesh_->coord) && (sharded_ || mesh_->dp.rank() == 0);
       for (size_t s = 0; s < entry.states.size(); ++s)
         parts.push_back(
             {.name = param->spec.name + "." + optimizer_->state_names()[s],
-             .param = param,
+             .global_shape = param->spec.shape,
+             .slice = param->slice,
              .flat = shifted(held, entry.bucket->offsets[i]),
              .data = entry.states[s].narrow(0, held.begin - entry.range.begin, held.size()),
-             .owner = counts_for_norm(param->spec, mesh_->coord) &&
-                      (sharded_ || mesh_->dp.rank() == 0)});
+             .owner = owner});
     }
   }
-  std::ranges::sort(parts, {}, &StatePart::name);
+  std::ranges::sort(parts, {}, &nn::TensorPart::name);
   return parts;
 }
 

@@ -9,6 +9,7 @@
 
 #include <memory>
 
+#include "trireme/nn/tensor_part.h"
 #include "trireme/optim/clip.h"
 #include "trireme/optim/grad_sync.h"
 #include "trireme/optim/optimizers.h"
@@ -18,15 +19,6 @@ namespace trireme::optim {
 struct StepReport {
   double grad_norm = 0;    // before clipping
   double clip_factor = 1;  // what gradients were multiplied by
-};
-
-/// This rank's part of one state tensor of one parameter, for checkpoints.
-struct StatePart {
-  std::string name;        // "<param>.exp_avg"
-  const nn::Param* param;  // whose shape and slice it has
-  layout::Range flat;      // elements of the parameter's local slice, row-major
-  at::Tensor data;         // a view of them, to read or to fill
-  bool owner;              // of the ranks that hold these elements, the one that writes them
 };
 
 class ShardedOptimizer {
@@ -44,8 +36,9 @@ class ShardedOptimizer {
   /// Steps taken: the only state that is no tensor.
   int64_t steps_taken() const { return steps_; }
   void set_steps_taken(int64_t steps) { steps_ = steps; }
-  /// Views of the state that this rank holds, by parameter's name. Local.
-  std::vector<StatePart> state() const;
+  /// The state that this rank holds, "<parameter>.exp_avg" and so on, by name: views to save or to
+  /// fill. Local.
+  std::vector<nn::TensorPart> state() const;
 
  private:
   struct BucketState {

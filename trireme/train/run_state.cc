@@ -6,29 +6,13 @@
 #include "trireme/models/registry.h"
 
 namespace trireme::train {
-namespace {
-
-std::vector<nn::TensorPart> optimizer_parts(const optim::ShardedOptimizer& optimizer) {
-  std::vector<nn::TensorPart> parts;
-  for (const optim::StatePart& part : optimizer.state()) {
-    parts.push_back({.name = part.name,
-                     .global_shape = part.param->spec.shape,
-                     .slice = part.param->slice,
-                     .flat = part.flat,
-                     .data = part.data,
-                     .owner = part.owner});
-  }
-  return parts;
-}
-
-}  // namespace
 
 std::string save_run(const config::RunConfig& config, const Assembly& assembly,
                      const optim::ShardedOptimizer& optimizer, const Position& position) {
   checkpoint::SaveRequest request;
   request.root = config.train.output_dir + "/checkpoints";
   request.parameters = nn::parts_of(assembly.model->store, assembly.mesh.coord);
-  request.optimizer = optimizer_parts(optimizer);
+  request.optimizer = optimizer.state();
   request.tokenizer = config.tokenizer.value_or("");
   request.max_to_keep = config.train.checkpointer.max_to_keep.value_or(0);
   request.manifest = {.step = position.step,
@@ -55,7 +39,7 @@ Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoi
     throw base::ConfigError(fmt::format("{} was trained with train.seed {}, this run has {}: the data order would change; "
                                         "resume with the same seed", checkpoint.path(), manifest.seed, config.train.seed));
   }
-  checkpoint::load_optimizer(checkpoint, optimizer_parts(optimizer));
+  checkpoint::load_optimizer(checkpoint, optimizer.state());
   optimizer.set_steps_taken(manifest.optimizer.value("steps_taken", manifest.step));
   return {.step = manifest.step, .consumed_samples = manifest.consumed_samples};
 }
