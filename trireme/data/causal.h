@@ -9,8 +9,8 @@
 // up in the tail each time. Without `shuffle` both keep their order and every epoch is the same
 // (validation). Nothing depends on ranks.
 //
-//   auto train = open_datasets({{"out/web", 0.7}, {"out/code", 0.3}}, {.seq_length = 1024, .seed =
-//   1, .vocab_size = 50257});
+//   auto train = open_datasets({{"out/web", 0.7}, {"out/code", 0.3}},
+//                              {.seq_length = 1024, .seed = 1, .vocab_size = 50257});
 
 #include <cstdint>
 #include <memory>

@@ -15,9 +15,8 @@
 namespace trireme::data {
 
 /// Files of the arguments, in their order: a file stands for itself, a folder for all files under
-/// it and a pattern
-/// (`*`, `?`, `[...]` within a name, `**` for any folders) for its matches, both sorted by path and
-/// without hidden names. ConfigError for an argument that names no file.
+/// it and a pattern (`*`, `?`, `[...]` within a name, `**` for any folders) for its matches, both
+/// sorted by path and without hidden names. ConfigError for an argument that names no file.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& arguments);
 
 enum class InputFormat { automatic, text, jsonl };

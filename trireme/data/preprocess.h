@@ -8,8 +8,8 @@
 // empty document is left out, as Megatron-LM does.
 //
 //   auto tokenizer = text::Tokenizer::load("out/tokenizer");
-//   auto summary = preprocess(*tokenizer, {.inputs = {"books/**/*.txt"}, .output = "out/books",
-//   .split = {95, 5}});
+//   auto summary = preprocess(*tokenizer, {.inputs = {"books/**/*.txt"},
+//                                          .output = "out/books", .split = {95, 5}});
 
 #include <cstdint>
 #include <functional>
