@@ -109,7 +109,10 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
         executor, optimizer, batches,
         {.seed = static_cast<uint64_t>(config.train.seed), .step = static_cast<uint64_t>(position.step)});
     double lr = optim::learning_rate(config.train.scheduler, config.optim.lr, position.step, length.steps);
-    optim::StepReport report = optimizer.step(lr);
+    // Without a counted token there is no gradient, and a step would only decay the weights.
+    optim::StepReport report;
+    if (result.weight > 0) report = optimizer.step(lr);
+    else optimizer.sync().finish();
     ++position.step;
     position.consumed_samples = std::min(position.consumed_samples + plan.global_batch_size, length.samples);
     auto [stop, memory] = agree(options, mesh.world);
@@ -125,6 +128,8 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
       metrics->write(line);
       progress->step(line);
     }
+    if (reports && result.weight == 0)
+      progress->message(fmt::format("step {} skipped: none of its tokens counts (all labels are ignored)", position.step));
     bool last = position.step == length.steps;
     summary.stopped = stop && !last;
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
