@@ -108,7 +108,7 @@ void convert(const Flags& flags) {
     count = checkpoint::convert_to_oslo(source, flags.b, description_of(source),
                                         flags.tensor_parallel, flags.pipeline_parallel, options);
   } else {
-    layout::Mesh mesh({.pp = flags.pipeline_parallel, .tp = flags.tensor_parallel});
+    layout::Mesh mesh({.pp = flags.pipeline_parallel, .dp = 1, .tp = flags.tensor_parallel});
     count = checkpoint::convert_to_split(source, flags.b, description_of(source), mesh, options);
   }
   if (flags.json) return print({{"path", flags.b}, {"tensors", count}});

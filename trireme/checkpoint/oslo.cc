@@ -23,7 +23,7 @@ layout::ModelDescription oslo_partition(const layout::ModelDescription& descript
   }
   std::vector<int> counts(static_cast<size_t>(stages), blocks / stages);
   counts.back() += blocks % stages;
-  return retarget(description, layout::Mesh({.pp = stages}), counts);
+  return retarget(description, layout::Mesh({.pp = stages, .dp = 1, .tp = 1}), counts);
 }
 
 layout::Slice oslo_slice(const layout::ParamSpec& spec, int tp, int size) {
