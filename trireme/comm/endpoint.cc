@@ -199,7 +199,7 @@ Work Endpoint::send(const void* data, int64_t bytes, int peer, uint64_t tag, uin
     return {};
   }
   auto op = std::make_shared<Send>(shared_from_this(), message, peer, name);
-  start(op, [&] {
+  start([&] {
     deliver();
     return op;
   });
@@ -209,7 +209,7 @@ Work Endpoint::send(const void* data, int64_t bytes, int peer, uint64_t tag, uin
 Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
                        const std::string& name) {
   auto op = std::make_shared<Receive>(shared_from_this(), data, bytes, peer, tag, name);
-  start(op, [&]() -> std::shared_ptr<Task> {
+  start([&]() -> std::shared_ptr<Task> {
     Key key{group, peer, tag};
     auto found = arrived_.find(key);
     if (found == arrived_.end()) {
@@ -224,8 +224,7 @@ Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64
   return Work(op);
 }
 
-void Endpoint::start(const std::shared_ptr<Op>&,
-                     const std::function<std::shared_ptr<Task>()>& enqueue) {
+void Endpoint::start(const std::function<std::shared_ptr<Task>()>& enqueue) {
   Caller caller(*this);
   {
     std::lock_guard lock(mutex_);

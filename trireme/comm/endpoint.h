@@ -87,9 +87,9 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   Work receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
                const std::string& name);
 
-  /// Runs `enqueue` (which makes `op` known to a task and returns that task when it is new) and
-  /// does at once what can be done.
-  void start(const std::shared_ptr<Op>& op, const std::function<std::shared_ptr<Task>()>& enqueue);
+  /// Runs `enqueue`, which makes one new operation known to a task and returns the task if that is
+  /// new too, and does at once what can be done.
+  void start(const std::function<std::shared_ptr<Task>()>& enqueue);
   /// Fails the job.
   void abort(const std::string& why) { segment_->fail(rank_, why); }
 

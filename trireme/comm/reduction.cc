@@ -89,8 +89,9 @@ void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* c
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     int64_t n = std::min(kBlock, count - begin);
     const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
-    for (int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]);
-    for (const std::byte* source : sources.subspan(1)) {
+    const T* second = reinterpret_cast<const T*>(sources[1]) + begin;
+    for (int64_t i = 0; i < n; ++i) sum[i] = combine<kReduce>(widen(first[i]), widen(second[i]));
+    for (const std::byte* source : sources.subspan(2)) {
       const T* next = reinterpret_cast<const T*>(source) + begin;
       for (int64_t i = 0; i < n; ++i) sum[i] = combine<kReduce>(sum[i], widen(next[i]));
     }

@@ -219,7 +219,7 @@ Work SegmentGroup::enqueue(std::shared_ptr<Collective> op) {
   bool stay = op->kind == Kind::all_reduce && !op->sliced;
   op->lent =
       op->input == 0 ? !stay : !stay && op->input > kLend && segment_.reachable(op->in, op->input);
-  endpoint_->start(op, [&]() -> std::shared_ptr<Task> {
+  endpoint_->start([&]() -> std::shared_ptr<Task> {
     queue_.push_back(op);
     return queue_.size() == 1 ? shared_from_this() : nullptr;
   });
@@ -299,25 +299,30 @@ void SegmentGroup::check_posts(Collective& op) {
   if (op.pieces == 0) op.pieces = pieces_of(longest, part_bytes());
 }
 
-// Copies this rank's contribution to a piece into its staging area.
+// Copies what the peers read of this rank's contribution to a piece into its staging area.
 void SegmentGroup::stage(const Collective& op, int64_t piece) {
   std::byte* area = staging(me_, base_ + piece);
+  auto copy = [&](int64_t to, int64_t from, int64_t bytes) {
+    if (bytes > 0) std::memcpy(area + to, op.in + from, bytes);
+  };
   if (!op.by_destination()) {
-    int64_t begin = piece * kPiece, bytes = std::min(kPiece, op.input - begin);
-    if (bytes > 0) std::memcpy(area, op.in + begin, bytes);
+    int64_t start = piece * kPiece,
+            bytes = std::max<int64_t>(0, std::min(kPiece, op.input - start));
+    auto [begin, end] = op.sliced ? slice(bytes, op.size) : std::pair(bytes, bytes);
+    copy(0, start, begin);
+    copy(end, start + end, bytes - end);
     return;
   }
   int64_t part = part_bytes(), begin = piece * part, offset = 0;
   for (int m = 0; m < members_; ++m) {
-    int64_t bytes = std::min(part, op.counts[m] * op.size - begin);
-    if (bytes > 0) std::memcpy(area + m * part, op.in + offset + begin, bytes);
+    if (m != me_) copy(m * part, offset + begin, std::min(part, op.counts[m] * op.size - begin));
     offset += op.counts[m] * op.size;
   }
 }
 
 std::byte* SegmentGroup::contribution(const Collective& op, int member, int64_t piece) const {
   const Post& theirs = post(member);
-  if (!theirs.lent)
+  if (!theirs.lent && member != me_)
     return staging(member, base_ + piece) + (op.by_destination() ? me_ * part_bytes() : 0);
   std::byte* start = segment_.at(theirs.address);
   if (!op.by_destination()) return start + piece * kPiece;
@@ -351,7 +356,7 @@ bool SegmentGroup::consume(Collective& op) {
         int64_t input = gather ? op.counts[m] * op.size : m == op.root ? op.count * op.size : 0;
         int64_t bytes = std::min(kPiece, input - begin);
         std::byte* out = op.out + offset + begin;
-        const std::byte* in = m == me_ ? op.in + begin : contribution(op, m, piece);
+        const std::byte* in = contribution(op, m, piece);
         if (bytes > 0 && in != out) std::memcpy(out, in, bytes);
         offset += gather ? input : 0;
       }
@@ -383,12 +388,11 @@ void SegmentGroup::reduce_slice(const Collective& op, int64_t piece) {
   int64_t bytes = std::min(kPiece, op.input - piece * kPiece);
   if (bytes <= 0) return;
   auto [begin, end] = op.sliced ? slice(bytes, op.size) : std::pair<int64_t, int64_t>{0, bytes};
-  std::vector<const std::byte*> sources(members_);
+  std::vector<const std::byte*> sources;
   std::vector<std::byte*> outputs;
   for (int m = 0; m < members_; ++m) {
     std::byte* place = contribution(op, m, piece) + begin;
-    sources[m] = place;
-    if (m == me_) place = op.out + piece * kPiece + begin;
+    sources.push_back(place);
     if (m == me_ || op.sliced) outputs.push_back(place);
   }
   comm::reduce(sources, outputs, (end - begin) / op.size, op.dtype, op.reduce);
