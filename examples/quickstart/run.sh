@@ -14,10 +14,14 @@ mkdir -p "$out"
 bold=$'\e[1m' plain=$'\e[0m'
 if [[ ! -t 1 || -n "${NO_COLOR:-}" ]]; then bold='' plain=''; fi
 step() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; shift; printf '  %s\n' "$@"; }
-# Shows a command as a user would type it, then runs it.
+# Shows a command as a user would type it, but for the many text files, then runs it.
 run() {
-  local shown="$*"
-  printf '%s$ trireme %s%s\n' "$bold" "${shown:0:150}$( ((${#shown} > 150)) && echo ' ...')" "$plain"
+  local word shown=''
+  for word in "$@"; do
+    if [[ "$word" == "$torch"/* ]]; then shown+='FILE... '; break; fi
+    shown+="$(printf '%q' "$word") "
+  done
+  printf '%s$ trireme %s%s\n' "$bold" "$shown" "$plain"
   "$program" "$@"
 }
 done_already() { [[ -e "$1" ]] && echo "  $1 is there, reused"; }
@@ -43,7 +47,7 @@ done_already "$out/tokenizer/tokenizer.json" ||
 step "2. A dataset" \
   "The same files as token ids, an end-of-text token after each; 95 % to train on, 5 % held out."
 done_already "$out/data_valid.idx" ||
-  run preprocess --tokenizer "$out/tokenizer" --input "${text[@]}" --out "$out/data" --append-eod --split 95,5
+  run preprocess --tokenizer "$out/tokenizer" --out "$out/data" --append-eod --split 95,5 --input "${text[@]}"
 
 step "3. Training on 8 ranks: 2 data x 2 tensor x 2 pipeline" \
   "A small GPT-2 ($config). Each rank is a process of this machine and holds a quarter of the" \
@@ -55,12 +59,14 @@ else
   run train --config "$config" --ranks 8
 fi
 checkpoint="$out/run/checkpoints/$(<"$out/run/checkpoints/latest")"
-echo "  validation loss (it starts near ln 4096 = 8.32):"
-sed -n 's/.*"step": *\([0-9]*\).*"eval_loss": *\([0-9.]*\).*/    step \1: \2/p' "$out/run/metrics.jsonl"
+echo "  the first step's loss, near ln 4096 = 8.32, then the validation loss:"
+sed -nE 's/.*"step": *([0-9]+),.*"(eval_)?loss": *([0-9]+\.[0-9]{1,4}).*/\1 \2 \3/p' "$out/run/metrics.jsonl" |
+  awk '$1 == 1 || $2 == "eval_" {printf "    step %s: %s\n", $1, $NF}'
 
 step "4. The checkpoint, resharded to one rank" \
   "Each rank wrote its own slices. Any layout can read them; here they become one."
-run ckpt inspect "$checkpoint"
+printf '%s$ ls %s%s\n' "$bold" "$checkpoint" "$plain"
+ls "$checkpoint"
 done_already "$out/one" ||
   run ckpt convert "$checkpoint" "$out/one" --to split --tensor-parallel 1 --pipeline-parallel 1
 
