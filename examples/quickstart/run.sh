@@ -52,16 +52,17 @@ done_already "$out/data_valid.idx" ||
 step "3. Training on 8 ranks: 2 data x 2 tensor x 2 pipeline" \
   "A small GPT-2 ($config). Each rank is a process of this machine and holds a quarter of the" \
   "model; the loss is the one that a single rank would draw. Validation runs along the way."
-if [[ -e "$out/run/checkpoints/latest" ]]; then
-  echo "  continues from what is there, if there is anything left to do"
-  run train --config "$config" --ranks 8 --resume
-else
-  run train --config "$config" --ranks 8
-fi
+[[ -e "$out/untrained/checkpoints/latest" ]] || {
+  echo "  First a run that learns nothing: its validation loss is that of a guess, near ln 4096 = 8.32."
+  run train --config "$config" --ranks 8 "train.output_dir=$out/untrained" train.train_iter=1 optim.lr=0 \
+    $([[ -e "$out/untrained" ]] && echo --resume)
+}
+run train --config "$config" --ranks 8 $([[ -e "$out/run" ]] && echo --resume)
 checkpoint="$out/run/checkpoints/$(<"$out/run/checkpoints/latest")"
-echo "  the first step's loss, near ln 4096 = 8.32, then the validation loss:"
-sed -nE 's/.*"step": *([0-9]+),.*"(eval_)?loss": *([0-9]+\.[0-9]{1,4}).*/\1 \2 \3/p' "$out/run/metrics.jsonl" |
-  awk '$1 == 1 || $2 == "eval_" {printf "    step %s: %s\n", $1, $NF}'
+echo "  validation loss:"
+for metrics in "$out/untrained/metrics.jsonl" "$out/run/metrics.jsonl"; do
+  sed -nE 's/.*"step": *([0-9]+),.*"eval_loss": *([0-9]+\.[0-9]{1,4}).*/    step \1: \2/p' "$metrics"
+done
 
 step "4. The checkpoint, resharded to one rank" \
   "Each rank wrote its own slices. Any layout can read them; here they become one."
