@@ -29,8 +29,10 @@ std::string save_run(const config::RunConfig& config, const Assembly& assembly,
 }
 
 Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoint& checkpoint,
-                     const Assembly&, optim::ShardedOptimizer& optimizer) {
-  if (!checkpoint.manifest() || !checkpoint.has_optimizer()) {
+                     optim::ShardedOptimizer& optimizer) {
+  std::vector<nn::TensorPart> parts = optimizer_parts(optimizer);
+  // Plain SGD keeps nothing.
+  if (!checkpoint.manifest() || (!parts.empty() && !checkpoint.has_optimizer())) {
     throw base::ConfigError(fmt::format("{} holds no training state to resume; start from its weights with model.pretrained",
                                         checkpoint.path()));
   }

@@ -21,6 +21,6 @@ std::string save_run(const config::RunConfig& config, const Assembly& assembly,
 /// Fills optimizer and position from a checkpoint (make_parameters has read the weights). ConfigError when the run's
 /// seed is another or the checkpoint carries no training state. Local.
 Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoint& checkpoint,
-                     const Assembly& assembly, optim::ShardedOptimizer& optimizer);
+                     optim::ShardedOptimizer& optimizer);
 
 }  // namespace trireme::train

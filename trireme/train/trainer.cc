@@ -75,7 +75,7 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
   optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim,
                                     config.train.zero_optimization.effective_stage());
   Position position;
-  if (resumed) position = restore_run(config, *source, *run, optimizer);
+  if (resumed) position = restore_run(config, *source, optimizer);
   OverlappedSync overlap(optimizer.sync());
   pipeline::Executor executor(run->schedule, *run->model, mesh, {}, &overlap);
   std::optional<Evaluator> evaluator;
