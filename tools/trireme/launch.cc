@@ -110,20 +110,20 @@ void run(Options& options) {
 
 void add_launch(CLI::App& program) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = program.add_subcommand("launch", "Start ranks on this host and look after them");
+  CLI::App* sub = program.add_subcommand("launch", "start ranks on this host and look after them");
   comm::LaunchOptions& launch = options->launch;
-  sub->add_option("--nproc", launch.nproc, "Ranks on this host")->check(CLI::PositiveNumber);
-  sub->add_option("--nnodes", launch.nnodes, "Hosts; each runs trireme launch");
-  sub->add_option("--node-rank", launch.node_rank, "This host's number, from 0");
-  sub->add_option("--master-addr", launch.master_addr, "Address of the host of rank 0");
+  sub->add_option("--nproc", launch.nproc, "ranks on this host")->check(CLI::PositiveNumber);
+  sub->add_option("--nnodes", launch.nnodes, "hosts; each runs trireme launch");
+  sub->add_option("--node-rank", launch.node_rank, "this host's number, from 0");
+  sub->add_option("--master-addr", launch.master_addr, "address of the host of rank 0");
   sub->add_option("--master-port", launch.master_port, "A free port there; 0: chosen (one host)")
       ->check(CLI::Range(0, 65535));
   sub->add_option("--max-restarts", launch.max_restarts,
-                  "Start all ranks again after a failure, this many times");
-  sub->add_flag("--no-prefix", options->no_prefix, "Leave the ranks' output as it is");
-  sub->add_flag("--check", options->check, "Run every collective on the ranks and print times");
+                  "start all ranks again after a failure, this many times");
+  sub->add_flag("--no-prefix", options->no_prefix, "leave the ranks' output as it is");
+  sub->add_flag("--check", options->check, "run every collective on the ranks and print times");
   sub->add_flag("--check-rank", options->check_rank)->group("");
-  sub->add_option("command", options->command, "The program and its arguments, after --");
+  sub->add_option("command", options->command, "the program and its arguments, after --");
   sub->callback([options] { run(*options); });
 }
 

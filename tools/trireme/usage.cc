@@ -61,7 +61,8 @@ class Help : public CLI::Formatter {
     std::string flags = "\nflags:\n";
     const CLI::Option* help = app->get_help_ptr();
     for (const CLI::Option* option : app->get_options()) {
-      if (option != help && option->nonpositional()) flags += make_option(option, false);
+      bool shown = option != help && option->nonpositional() && !option->get_group().empty();
+      if (shown) flags += make_option(option, false);
     }
     flags += make_option(help, false);
     std::string footer = make_footer(app);
@@ -154,8 +155,10 @@ std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App& app = chosen(program);
   std::string message = error.what();
   std::vector<std::string> extras = app.remaining();
-  bool wrong_word =
-      dynamic_cast<const CLI::ExtrasError*>(&error) || message == "A subcommand is required";
+  // A mistyped flag explains more than the required one that is missing because of it.
+  bool wrong_word = dynamic_cast<const CLI::ExtrasError*>(&error) ||
+                    message == "A subcommand is required" ||
+                    (!extras.empty() && extras.front().starts_with("-"));
   if (wrong_word && !extras.empty()) {
     std::string given = extras.front().substr(0, extras.front().find('='));
     message = fmt::format("{} has no {} {}", full_name(app),
