@@ -30,7 +30,7 @@ std::string save_run(const config::RunConfig& config, const Assembly& assembly,
 
 Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoint& checkpoint,
                      optim::ShardedOptimizer& optimizer) {
-  std::vector<nn::TensorPart> parts = optimizer_parts(optimizer);
+  std::vector<nn::TensorPart> parts = optimizer.state();
   // Plain SGD keeps nothing.
   if (!checkpoint.manifest() || (!parts.empty() && !checkpoint.has_optimizer())) {
     throw base::ConfigError(fmt::format("{} holds no training state to resume; start from its weights with model.pretrained",
@@ -41,7 +41,7 @@ Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoi
     throw base::ConfigError(fmt::format("{} was trained with train.seed {}, this run has {}: the data order would change; "
                                         "resume with the same seed", checkpoint.path(), manifest.seed, config.train.seed));
   }
-  checkpoint::load_optimizer(checkpoint, optimizer.state());
+  if (!parts.empty()) checkpoint::load_optimizer(checkpoint, parts);
   optimizer.set_steps_taken(manifest.optimizer.value("steps_taken", manifest.step));
   return {.step = manifest.step, .consumed_samples = manifest.consumed_samples};
 }
