@@ -113,6 +113,25 @@ def test_resume_with_another_model(tiny, trained, tmp_path):
     refused(train(tiny, run, *layout(tp=2), "--resume", "model.n_embd=64", code=2), "64", "32")
 
 
+@pytest.mark.parametrize("override,words", [
+    ("model.n_head=2", ["n_head", "4"]),  # the same shapes, another model
+    ("optim.name=sgd", ["sgd", "adamw"]),
+    ("train.seed=4", ["seed", "3"]),
+])
+def test_resume_of_another_run(tiny, trained, tmp_path, override, words):
+    shutil.copytree(trained, tmp_path / "run")
+    refused(train(tiny, tmp_path / "run", *layout(), "--resume", "train.train_iter=4", override, code=2), *words)
+
+
+def test_resume_of_a_finished_run(tiny, trained):
+    done = train(tiny, trained, *layout(tp=2), "train.train_iter=2", "--resume")
+    assert "nothing left to do" in done.stdout
+
+
+def test_ranks_out_of_range(tiny, tmp_path):
+    refused(train(tiny, tmp_path / "run", "--ranks", -2, code=2), "--ranks")
+
+
 def test_disk_full_during_a_checkpoint(tiny, tmp_path):
     words = [*layout(), "train.checkpointer.period=2"]
     train(tiny, tmp_path / "run", *words, "train.train_iter=2", "train.scheduler.name=warmup_constant")

@@ -140,6 +140,7 @@ TEST(Unsupported, IsRefusedWhenSwitchedOn) {
   EXPECT_THAT(refusal("train.amp.enabled=true"), HasSubstr("train.amp"));
   EXPECT_THAT(refusal("train.activation_checkpoint.enabled=true"),
               HasSubstr("recomputation is not supported yet"));
+  EXPECT_THAT(refusal("train.checkpointer.async=true"), HasSubstr("set it to false"));
   EXPECT_THAT(refusal("train.zero_optimization.stage=2"),
               HasSubstr("train.zero_optimization.stage: 2"));
   EXPECT_THAT(refusal("train.zero_optimization={stage: 3, enabled: true}"),

@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -47,6 +48,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A file that may not grow further is an error of the write, with a message, not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
   // Before the first tensor: page faults of fresh memory cost a third of a training step.
   trireme::kernels::install_caching_allocator();
   try {

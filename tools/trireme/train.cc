@@ -57,6 +57,8 @@ int train_main(const TrainFlags& flags) {
     if (summary.stopped) {
       std::printf("stopped after step %ld; resume with: %s --resume\n", static_cast<long>(summary.step),
                   flags.config.command("train", flags.ranks).c_str());
+    } else if (summary.checkpoint.empty()) {
+      std::printf("nothing left to do: the run has finished its %ld steps\n", static_cast<long>(summary.step));
     } else {
       std::printf("finished %ld steps; checkpoint %s\n", static_cast<long>(summary.step), summary.checkpoint.c_str());
     }
@@ -102,7 +104,8 @@ void add_train(CLI::App& program) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command = program.add_subcommand("train", "train a model");
   flags->config.add_to(*command);
-  command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)");
+  command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)")
+      ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--resume", flags->resume, "go on from the newest checkpoint of train.output_dir");
   command->add_flag("--dry-run", flags->dry_run, "print the resolved configuration, the layout and each rank's memory");
   command->callback([flags] { exit_with(train_main(*flags)); });
@@ -113,7 +116,8 @@ void add_eval(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "loss and perplexity of a checkpoint on the validation data");
   flags->config.add_to(*command);
   command->add_option("--checkpoint", flags->checkpoint, "checkpoint or Hugging Face folder (default: the run's latest)");
-  command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)");
+  command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)")
+      ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--json", flags->json, "one JSON document");
   command->callback([flags] { exit_with(eval_main(*flags)); });
 }

@@ -82,6 +82,10 @@ void check_supported(const RunConfig& config) {
     refuse("train.amp", train.amp.dtype + " mixed precision",
            "set train.amp.enabled=false and choose train.dtype fp32 or fp64");
   }
+  if (train.checkpointer.async) {
+    refuse("train.checkpointer.async", "writing checkpoints while training goes on",
+           "set it to false; training then waits for the files");
+  }
   if (train.activation_checkpoint.enabled) {
     refuse("train.activation_checkpoint", "recomputation",
            "set train.activation_checkpoint.enabled=false; a smaller train_micro_batch_size saves "

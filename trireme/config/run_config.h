@@ -142,7 +142,7 @@ struct Checkpointer {
   int64_t period = 1000;
   std::optional<int> max_to_keep = 3;
   std::string format = "split";
-  bool async = true;
+  bool async = false;
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {

@@ -7,6 +7,29 @@
 
 namespace trireme::train {
 
+namespace {
+
+// What must not change under a run that goes on: the model but for its dropout, and the optimizer.
+void check_same_run(const config::RunConfig& config, const checkpoint::Checkpoint& checkpoint,
+                    const checkpoint::Manifest& manifest) {
+  base::Json model = models::resolve_model(model_tree(config.model));
+  for (const auto& [key, value] : model.items()) {
+    bool same = manifest.model_config.contains(key) && manifest.model_config[key] == value;
+    if (same || key.ends_with("_pdrop")) continue;
+    throw base::ConfigError(fmt::format("model.{} is {}, but {} was trained with {}: resume with the same model", key,
+                                        value.dump(), checkpoint.path(),
+                                        manifest.model_config.contains(key) ? manifest.model_config[key].dump() : "none"));
+  }
+  std::string optimizer = manifest.optimizer.value("name", config.optim.name);
+  if (optimizer != config.optim.name) {
+    throw base::ConfigError(fmt::format("optim.name is {}, but {} was trained with {}: resume with the same optimizer, or "
+                                        "start from its weights with model.pretrained", config.optim.name,
+                                        checkpoint.path(), optimizer));
+  }
+}
+
+}  // namespace
+
 std::string save_run(const config::RunConfig& config, const Assembly& assembly,
                      const optim::ShardedOptimizer& optimizer, const Position& position) {
   checkpoint::SaveRequest request;
@@ -41,6 +64,7 @@ Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoi
     throw base::ConfigError(fmt::format("{} was trained with train.seed {}, this run has {}: the data order would change; "
                                         "resume with the same seed", checkpoint.path(), manifest.seed, config.train.seed));
   }
+  check_same_run(config, checkpoint, manifest);
   if (!parts.empty()) checkpoint::load_optimizer(checkpoint, parts);
   optimizer.set_steps_taken(manifest.optimizer.value("steps_taken", manifest.step));
   return {.step = manifest.step, .consumed_samples = manifest.consumed_samples};
