@@ -1,8 +1,7 @@
 #include "trireme/models/registry.h"
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
+#include "trireme/base/nearest.h"
 #include "trireme/models/family.h"
 
 namespace trireme::models {
@@ -26,21 +25,6 @@ const Family& find_family(const base::Json& tree) {
   }
   throw base::ConfigError(name.empty() ? fmt::format("model.family is not given; known families: {}", known)
                                        : fmt::format("model family '{}' is not known; known: {}", name, known));
-}
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace
@@ -105,10 +89,9 @@ void ConfigReader::operator()(const char* key, std::string& field) {
 void ConfigReader::finish() const {
   for (const auto& [key, value] : tree_.items()) {
     if (known_.contains(key)) continue;
-    auto nearest = std::min_element(known_.begin(), known_.end(), [&](const auto& a, const auto& b) {
-      return edit_distance(key, a) < edit_distance(key, b);
-    });
-    throw base::ConfigError(fmt::format("model.{} is not a key of family {}; the nearest is '{}'", key, family_, *nearest));
+    const std::optional<std::string> meant = base::nearest(key, {known_.begin(), known_.end()});
+    throw base::ConfigError(fmt::format("model.{} is not a key of family {}{}", key, family_,
+                                        meant ? fmt::format("; did you mean '{}'?", *meant) : ""));
   }
 }
 
