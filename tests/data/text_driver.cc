@@ -2,9 +2,12 @@
 // length in 8 bytes (little endian) and its bytes; a line of JSON answers each.
 //
 //   text_driver encode TOKENIZER
+//   text_driver encodings TOKENIZER [pairs]          all fields; `pairs`: two texts an answer
+//   text_driver stream TOKENIZER                     what comes out after each id, one text each
 //   text_driver train OUT VOCAB_SIZE MIN_FREQUENCY THREADS ADD_PREFIX_SPACE SPECIAL_TOKEN FILE...
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "trireme/base/error.h"
@@ -15,6 +18,7 @@
 namespace {
 
 using trireme::base::Json;
+using trireme::text::Encoding;
 using trireme::text::Tokenizer;
 
 Json answer(const Tokenizer& tokenizer, const std::string& text) {
@@ -28,21 +32,80 @@ Json answer(const Tokenizer& tokenizer, const std::string& text) {
   return {{"ids", ids},
           {"tokens", tokens},
           {"offsets", offsets},
-          {"same_ids", Json(ids) == with_offsets},
+          {"same_ids", with_offsets == Json(ids)},
           {"special_ids", tokenizer.encode(text, true)},
           {"round_trip", tokenizer.decode(ids) == text}};
 }
 
+Json fields(const Encoding& encoding) {
+  Json offsets = Json::array(), overflowing = Json::array();
+  for (const auto& at : encoding.offsets) offsets.push_back({at.begin, at.end});
+  for (const Encoding& window : encoding.overflowing) overflowing.push_back(window.ids);
+  return {{"ids", encoding.ids},
+          {"type_ids", encoding.type_ids},
+          {"tokens", encoding.tokens},
+          {"words", encoding.words},
+          {"offsets", offsets},
+          {"special_tokens_mask", encoding.special_tokens_mask},
+          {"attention_mask", encoding.attention_mask},
+          {"sequences", encoding.sequences},
+          {"overflowing", overflowing}};
+}
+
+std::optional<std::string> next_text() {
+  uint64_t length = 0;
+  if (std::fread(&length, sizeof length, 1, stdin) != 1) return std::nullopt;
+  std::string text(length, '\0');
+  if (std::fread(text.data(), 1, length, stdin) != length) return std::nullopt;
+  return text;
+}
+
+void print(const Json& json) {
+  std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+void encodings(const Tokenizer& tokenizer, bool pairs) {
+  while (auto text = next_text()) {
+    Json all;
+    if (pairs) {
+      const auto second = next_text();
+      all = fields(tokenizer.encoding(*text, *second));
+      all["plain"] = fields(tokenizer.encoding(*text, *second, false));
+    } else {
+      all = fields(tokenizer.encoding(*text));
+      const auto ids = tokenizer.encode(*text);
+      all["plain"] = fields(tokenizer.encoding(*text, {}, false));
+      all["fast"] = ids;
+      all["fast_special"] = tokenizer.encode(*text, true);
+      all["decoded"] = tokenizer.decode(ids);
+      all["decoded_special"] = tokenizer.decode(tokenizer.encode(*text, true), true);
+    }
+    print(all);
+  }
+}
+
+void stream(const Tokenizer& tokenizer) {
+  while (auto text = next_text()) {
+    Json parts = Json::array();
+    trireme::text::DecodeStream stream(tokenizer);
+    for (int32_t id : tokenizer.encode(*text)) parts.push_back(stream.put(id));
+    print({{"parts", parts}, {"rest", stream.finish()}});
+  }
+}
+
 int run(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "";
+  const std::string what = argc > 2 ? argv[1] : "";
   if (what == "encode" && argc == 3) {
     auto tokenizer = Tokenizer::load(argv[2]);
-    uint64_t length = 0;
-    while (std::fread(&length, sizeof length, 1, stdin) == 1) {
-      std::string text(length, '\0');
-      if (std::fread(text.data(), 1, length, stdin) != length) return 1;
-      std::printf("%s\n", answer(*tokenizer, text).dump().c_str());
-    }
+    while (auto text = next_text()) std::printf("%s\n", answer(*tokenizer, *text).dump().c_str());
+    return 0;
+  }
+  if (what == "encodings") {
+    encodings(*Tokenizer::load(argv[2]), argc > 3);
+    return 0;
+  }
+  if (what == "stream") {
+    stream(*Tokenizer::load(argv[2]));
     return 0;
   }
   if (what == "train" && argc > 8) {

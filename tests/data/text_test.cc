@@ -13,7 +13,6 @@
 #include "trireme/text/bpe.h"
 #include "trireme/text/bpe_trainer.h"
 #include "trireme/text/byte_alphabet.h"
-#include "trireme/text/byte_level_tokenizer.h"
 #include "trireme/text/gpt2_scanner.h"
 #include "trireme/text/tokenizer.h"
 #include "trireme/text/unicode.h"
@@ -101,12 +100,12 @@ TEST(Unicode, DecodesBothWaysAndNeverMoreThanIsThere) {
     EXPECT_EQ(decode_utf8_before(begin, end).value, c);
     EXPECT_EQ(decode_utf8(begin, end).length, static_cast<int>(text.size()));
     if (text.size() > 1) {
-      EXPECT_EQ(decode_utf8(begin, end - 1).value, kInvalidByte);
+      EXPECT_GE(decode_utf8(begin, end - 1).value, kInvalidByte);
     }
   }
   for (std::string bad :
        {"\x80", "\xc1\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf8"}) {
-    EXPECT_EQ(decode_utf8(bad.data(), bad.data() + bad.size()).value, kInvalidByte);
+    EXPECT_GE(decode_utf8(bad.data(), bad.data() + bad.size()).value, kInvalidByte);
     EXPECT_EQ(decode_utf8(bad.data(), bad.data() + bad.size()).length, 1);
   }
 }
@@ -298,20 +297,26 @@ TEST_F(TextTest, DamagedTokenizerJsonIsNamed) {
     EXPECT_THAT(refusal<base::FormatError>(path), HasSubstr("tokenizer.json")) << c.to;
   }
   for (const Change& c : std::initializer_list<Change>{
-           {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", "normalizer \"NFC\""},
-           {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", "model \"WordPiece\""},
-           {"\"type\": \"ByteLevel\"", "\"type\": \"Metaspace\"", "pre-tokenizer \"Metaspace\""},
-           {"\"truncation\": null", "\"truncation\": {\"max_length\": 4}", "truncation"},
-           {"\"padding\": null", "\"padding\": {}", "padding"},
-           {"\"byte_fallback\": false", "\"byte_fallback\": true", "byte_fallback"},
-           {"\"dropout\": null", "\"dropout\": 0.1", "dropout"},
-           {"\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"",
-            "end_of_word_suffix"},
-           {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "2.0"}}) {
+           {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFX\"}", "normalizer \"NFX\""},
+           {"\"type\": \"BPE\"", "\"type\": \"Morse\"", "model \"Morse\""},
+           {"\"type\": \"ByteLevel\"", "\"type\": \"Spacy\"", "pre-tokenizer \"Spacy\""},
+           {"\"truncation\": null", "\"truncation\": {\"max_length\": -1}", "truncation.max_length"},
+           {"\"truncation\": null", "\"truncation\": {\"max_length\": 4, \"stride\": 4}",
+            "stride 4"},
+           {"\"padding\": null", "\"padding\": {}", "padding: \"strategy\" is missing"},
+           {"\"dropout\": null", "\"dropout\": 0.1", "model.dropout: dropout 0.1"},
+           {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "2.0"},
+           {"\"normalizer\": null",
+            "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAE=\"}",
+            "normalizer.precompiled_charsmap"},
+           {"\"normalizer\": null",
+            "\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"(\"}, \"content\": "
+            "\"\"}",
+            "normalizer.pattern.Regex"}}) {
     const size_t at = good.find(c.from);
     ASSERT_NE(at, std::string::npos) << c.from;
     write("tokenizer.json", std::string(good).replace(at, c.from.size(), c.to));
-    EXPECT_THAT(refusal<base::ConfigError>(path), HasSubstr(c.place)) << c.to;
+    EXPECT_THAT(refusal<base::FormatError>(path), HasSubstr(c.place)) << c.to;
   }
   write("tokenizer.json", good);
   write("tokenizer_config.json", "{\"eos_token\": \"</s>\"}");

@@ -91,49 +91,62 @@ void Bpe::encode_short(std::string_view word, std::vector<int32_t>& ids) const {
   ids.insert(ids.end(), symbols, symbols + n);
 }
 
+void Bpe::encode_long(std::string_view word, std::vector<int32_t>& ids) const {
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (char byte : word) symbols.push_back({byte_id(byte), 1});
+  merge(symbols);
+  for (const Symbol& symbol : symbols) ids.push_back(symbol.id);
+}
+
 // Symbols in a linked list, candidate pairs in a heap ordered by rank, then position. A heap entry
 // whose rank is no longer that of the pair at its position is stale.
-void Bpe::encode_long(std::string_view word, std::vector<int32_t>& ids) const {
-  struct Symbol {
-    int32_t id;
+void Bpe::merge(std::vector<Symbol>& symbols) const {
+  struct Link {
     int32_t previous, next;
     uint32_t rank;  // of the pair that begins here
   };
-  base::check(word.size() < INT32_MAX, "a word of {} bytes", word.size());
-  const auto n = static_cast<int32_t>(word.size());
-  std::vector<Symbol> symbols(word.size());
+  base::check(symbols.size() < INT32_MAX, "a word of {} symbols", symbols.size());
+  const auto n = static_cast<int32_t>(symbols.size());
+  if (n < 2) return;
+  std::vector<Link> links(symbols.size());
   std::vector<uint64_t> candidates;
   auto entry = [](uint32_t rank, int32_t at) {
     return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(at);
   };
-  for (int32_t i = 0; i < n; ++i)
-    symbols[i] = {byte_id(word[i]), i - 1, i + 1 < n ? i + 1 : -1, kNoRank};
-  for (int32_t i = 0; i + 1 < n; ++i) {
-    symbols[i].rank = find(symbols[i].id, symbols[i + 1].id).rank;
-    if (symbols[i].rank != kNoRank) candidates.push_back(entry(symbols[i].rank, i));
+  for (int32_t i = 0; i < n; ++i) {
+    const bool last = i + 1 == n;
+    const uint32_t rank = last ? kNoRank : find(symbols[i].id, symbols[i + 1].id).rank;
+    links[i] = {i - 1, last ? -1 : i + 1, rank};
+    if (rank != kNoRank) candidates.push_back(entry(rank, i));
   }
+  if (candidates.empty()) return;
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue(std::greater<>{},
                                                                              std::move(candidates));
   auto refresh = [&](int32_t i) {
-    const int32_t next = symbols[i].next;
-    symbols[i].rank = next < 0 ? kNoRank : find(symbols[i].id, symbols[next].id).rank;
-    if (symbols[i].rank != kNoRank) queue.push(entry(symbols[i].rank, i));
+    const int32_t next = links[i].next;
+    links[i].rank = next < 0 ? kNoRank : find(symbols[i].id, symbols[next].id).rank;
+    if (links[i].rank != kNoRank) queue.push(entry(links[i].rank, i));
   };
   while (!queue.empty()) {
     const auto rank = static_cast<uint32_t>(queue.top() >> 32);
     const auto i = static_cast<int32_t>(queue.top() & UINT32_MAX);
     queue.pop();
-    Symbol& left = symbols[i];
+    Link& left = links[i];
     if (left.rank != rank) continue;
-    Symbol& right = symbols[left.next];
-    left.id = results_[rank];
+    const int32_t taken = left.next;
+    Link& right = links[taken];
+    symbols[i].id = results_[rank];
+    symbols[i].length += symbols[taken].length;
     left.next = right.next;
     right.rank = kNoRank;
-    if (right.next >= 0) symbols[right.next].previous = i;
+    if (right.next >= 0) links[right.next].previous = i;
     refresh(i);
     if (left.previous >= 0) refresh(left.previous);
   }
-  for (int32_t i = 0; i >= 0; i = symbols[i].next) ids.push_back(symbols[i].id);
+  size_t kept = 0;
+  for (int32_t i = 0; i >= 0; i = links[i].next) symbols[kept++] = symbols[i];
+  symbols.resize(kept);
 }
 
 }  // namespace trireme::text

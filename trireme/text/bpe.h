@@ -27,6 +27,14 @@ class Bpe {
   /// any word.
   void encode(std::string_view word, std::vector<int32_t>& ids) const;
 
+  /// A token and the bytes that it covers.
+  struct Symbol {
+    int32_t id = 0;
+    uint32_t length = 0;
+  };
+  /// Merges symbols in place. O(n log n).
+  void merge(std::vector<Symbol>& symbols) const;
+
  private:
   static constexpr uint32_t kNoRank = UINT32_MAX;
   struct Entry {

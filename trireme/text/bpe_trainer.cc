@@ -6,7 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/threads.h"
 #include "trireme/text/byte_alphabet.h"
-#include "trireme/text/byte_level_tokenizer.h"
+#include "trireme/text/pipeline_tokenizer.h"
 #include "trireme/text/unicode.h"
 #include "trireme/text/word_counts.h"
 
@@ -14,7 +14,7 @@ namespace trireme::text {
 namespace {
 
 // The tokens so far: special tokens, the byte alphabet by code point, then what merges make.
-struct Vocabulary {
+struct LearnedTokens {
   std::vector<std::string> texts;
   std::unordered_map<std::string, int32_t> ids;
 
@@ -153,7 +153,7 @@ struct Candidate {
   }
 };
 
-std::vector<MergeRule> learn_merges(PairIndex& pairs, Vocabulary& vocabulary,
+std::vector<MergeRule> learn_merges(PairIndex& pairs, LearnedTokens& vocabulary,
                                     const BpeTrainOptions& options) {
   std::vector<MergeRule> merges;
   std::vector<PairIndex::Words> words;
@@ -203,12 +203,18 @@ std::vector<MergeRule> last_of_each_pair(const std::vector<MergeRule>& merges) {
   return kept;
 }
 
+std::string byte_level_stage(bool add_prefix_space, bool trim_offsets) {
+  return fmt::format(
+      R"({{"type":"ByteLevel","add_prefix_space":{},"trim_offsets":{},"use_regex":true}})",
+      add_prefix_space, trim_offsets);
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
                                      const BpeTrainOptions& options) {
-  Vocabulary vocabulary;
-  ByteLevelSpec spec;
+  LearnedTokens vocabulary;
+  TokenizerSpec spec;
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) throw base::ConfigError("a special token is empty; give its text");
     if (auto byte = from_alphabet(token); byte && byte->size() == 1 && *byte != token) {
@@ -246,10 +252,14 @@ std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
     for (char byte : word.bytes) symbols.push_back(byte_ids[static_cast<uint8_t>(byte)]);
     pairs.add_word(symbols, word.count);
   }
-  spec.merges = last_of_each_pair(learn_merges(pairs, vocabulary, options));
-  spec.vocabulary = std::move(vocabulary.texts);
-  spec.add_prefix_space = options.add_prefix_space;
-  return std::make_unique<ByteLevelTokenizer>(std::move(spec));
+  BpeSpec model;
+  model.merges = last_of_each_pair(learn_merges(pairs, vocabulary, options));
+  model.vocabulary = std::move(vocabulary.texts);
+  spec.model = std::move(model);
+  spec.pre_tokenizer = byte_level_stage(options.add_prefix_space, true);
+  spec.post_processor = byte_level_stage(true, false);
+  spec.decoder = byte_level_stage(true, true);
+  return std::make_unique<PipelineTokenizer>(std::move(spec));
 }
 
 }  // namespace trireme::text

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <filesystem>
+#include <unordered_set>
+
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/base/json.h"
+#include "trireme/text/json_node.h"
+#include "trireme/text/tokenizer_spec.h"
+
+namespace trireme::text {
+namespace {
+
+namespace fs = std::filesystem;
+using base::FormatError;
+using base::Json;
+
+// The tokens of vocab.txt by line; whitespace at the ends of a line is no part of a token.
+std::vector<std::string> read_lines(const std::string& path) {
+  const std::string content = base::read_file(path);
+  std::vector<std::string> tokens;
+  std::unordered_set<std::string_view> seen;
+  tokens.reserve(std::count(content.begin(), content.end(), '\n') + 1);
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    std::string_view line(content.data() + begin, end - begin);
+    begin = end + 1;
+    while (line.ends_with('\r') || line.ends_with(' ') || line.ends_with('\t')) {
+      line.remove_suffix(1);
+    }
+    tokens.emplace_back(line);
+    if (line.empty()) {
+      throw FormatError(fmt::format("{}:{}: an empty token", path, tokens.size()));
+    }
+    if (!seen.insert(line).second) {
+      throw FormatError(fmt::format("{}:{}: token \"{}\" appears twice", path, tokens.size(), line));
+    }
+  }
+  if (tokens.empty()) throw FormatError(fmt::format("{}: holds no tokens", path));
+  return tokens;
+}
+
+// tokenizer_config.json beside the vocabulary; empty where there is none.
+Json read_config(const std::string& path) {
+  const fs::path file = fs::path(path).parent_path() / "tokenizer_config.json";
+  return fs::exists(file) ? base::read_json(file.string()) : Json::object();
+}
+
+std::string token_text(const Json& config, const char* role, const char* otherwise) {
+  auto found = config.find(role);
+  if (found == config.end() || found->is_null()) return otherwise;
+  if (found->is_object()) return found->value("content", otherwise);
+  return found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+Json flag(const Json& config, const char* key, Json otherwise) {
+  auto found = config.find(key);
+  return found != config.end() && found->is_boolean() ? *found : otherwise;
+}
+
+}  // namespace
+
+TokenizerSpec read_wordpiece_vocabulary(const std::string& path) {
+  WordPieceSpec model;
+  model.vocabulary = read_lines(path);
+  const Json config = read_config(path);
+  TokenizerSpec spec;
+  spec.source = path;
+  auto id_of = [&](const std::string& token) {
+    const auto found = std::find(model.vocabulary.begin(), model.vocabulary.end(), token);
+    if (found == model.vocabulary.end()) {
+      throw FormatError(fmt::format("{}: the special token \"{}\" is missing", path, token));
+    }
+    return static_cast<int32_t>(found - model.vocabulary.begin());
+  };
+  model.unk_token = token_text(config, "unk_token", "[UNK]");
+  const std::string cls = token_text(config, "cls_token", "[CLS]"),
+                    sep = token_text(config, "sep_token", "[SEP]");
+  for (const std::string& token : {token_text(config, "pad_token", "[PAD]"), model.unk_token, cls,
+                                   sep, token_text(config, "mask_token", "[MASK]")}) {
+    spec.added.push_back({.id = id_of(token), .content = token, .special = true});
+  }
+  std::sort(spec.added.begin(), spec.added.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  spec.normalizer = Json{{"type", "BertNormalizer"},
+                         {"clean_text", true},
+                         {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
+                         {"strip_accents", flag(config, "strip_accents", nullptr)},
+                         {"lowercase", flag(config, "do_lower_case", true)}}
+                        .dump();
+  spec.pre_tokenizer = R"({"type":"BertPreTokenizer"})";
+  auto special = [](const std::string& token, int type) {
+    return Json{{"SpecialToken", {{"id", token}, {"type_id", type}}}};
+  };
+  auto sequence = [](const char* id, int type) {
+    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
+  };
+  Json tokens = Json::object();
+  for (const std::string& token : {cls, sep}) {
+    tokens[token] = {{"id", token}, {"ids", {id_of(token)}}, {"tokens", {token}}};
+  }
+  const Json single = Json::array({special(cls, 0), sequence("A", 0), special(sep, 0)});
+  Json pair = single;
+  pair.push_back(sequence("B", 1));
+  pair.push_back(special(sep, 1));
+  spec.post_processor =
+      Json{{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}}
+          .dump();
+  spec.decoder = R"({"type":"WordPiece","prefix":"##","cleanup":true})";
+  spec.model = std::move(model);
+  find_end_of_document(path, spec);
+  return spec;
+}
+
+}  // namespace trireme::text
