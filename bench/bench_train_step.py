@@ -1,33 +1,14 @@
 """A training step of GPT-2 124M (fp32, 4 x 64 tokens) against PyTorch eager on the same number of threads."""
 
 import os
-import subprocess
 import sys
 
-from harness import ROOT, benchmark, program, row
+from harness import ROOT, Steps, benchmark, program, row
 
 BATCH, SEQ = 4, 64
 # glibc gives freed tensors back to the system at once, unless it is told to keep them.
 TUNED = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184",
          "MALLOC_TOP_PAD_": "1073741824"}
-
-
-class Steps:
-    """A process that trains step by step when asked to."""
-
-    def __init__(self, command, environment=None):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                        env=os.environ | (environment or {}))
-
-    def __call__(self, steps=3):
-        print(steps, file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
-
-    def peak_bytes(self):
-        self.process.stdin.close()
-        peak = float(self.process.stdout.readline())
-        self.process.wait()
-        return peak
 
 
 def measure(label, dropout):
@@ -36,7 +17,7 @@ def measure(label, dropout):
     for name, environment in (("as shipped", {}), ("allocator tuned", TUNED)):
         ours, theirs = Steps([program("train_step"), *arguments]), Steps(peer, environment)
         yield row(f"train step{label}, PyTorch {name}", "s", ours=ours, peer=theirs)
-        peaks = ours.peak_bytes() / 2**20, theirs.peak_bytes() / 2**20
+        peaks = float(ours.end()) / 2**20, float(theirs.end()) / 2**20
         if not environment:
             yield {"name": f"train step{label}, peak resident memory", "ours": peaks[0], "peer": peaks[1],
                    "ratio": peaks[1] / peaks[0], "unit": "MiB", "pairs": 1}

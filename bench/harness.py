@@ -58,6 +58,26 @@ def row(name, unit, *, ours, peer, better="less", pairs=None, warm_up=True):
             "unit": unit, "pairs": measured["pairs"]}
 
 
+class Steps:
+    """A process that runs steps when asked to and answers with the seconds of the fastest; `bench_*.py` use it as one
+    side of a row."""
+
+    def __init__(self, command, environment=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=os.environ | (environment or {}))
+
+    def __call__(self, steps=3):
+        print(steps, file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+    def end(self):
+        """Closes its input; what it says last, where it says something."""
+        self.process.stdin.close()
+        last = self.process.stdout.readline()
+        self.process.wait()
+        return last
+
+
 def machine():
     """What a reader needs to judge the numbers, as (what, value) lines."""
     info = pathlib.Path("/proc/cpuinfo").read_text()

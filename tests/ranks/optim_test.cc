@@ -80,8 +80,8 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
     store.materialize(11, true, {}, options.bucket_bytes);
     ShardedOptimizer optimizer(world, mesh, store, options.optim, options.zero_stage);
     for (int step = 0; step < 3; ++step) {
-      store.zero_grad();
-      optimizer.sync().begin(1);
+      store.begin_step(1);
+      optimizer.sync().begin();
       for (nn::Param* param : store.params()) {
         const auto& where = param->spec.layout;
         const int n = sizes.dp * (where.tp.is_replicated() ? sizes.tp : 1) *

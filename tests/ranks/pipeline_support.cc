@@ -39,8 +39,9 @@ class Embed : public nn::Layer {
             {"scale", at::scalar_tensor(0.5, at::kDouble)},
             {"nothing", at::empty({0, 3}, at::kDouble)}};
   }
-  nn::StateSpec describe(const nn::StateSpec&, int64_t rows, int64_t seq) const override {
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
     using base::DType;
+    const auto [rows, seq, source_seq] = shape;
     return {{options_.hidden, {rows, seq, kHidden}, DType::f64, true},
             {"skip", {rows, options_.lie ? seq + 1 : seq, kHidden}, DType::f64, true},
             {"ids", {rows, seq}, DType::i64, false},
@@ -144,9 +145,11 @@ Outcome run(const Job& job, const std::vector<std::vector<nn::Batch>>& batches) 
   std::mutex mutex;
   dist::run_ranks(shape.size(), [&](dist::World& world) {
     dist::DeviceMesh mesh(world, shape);
-    auto model = nn::build_model(chain(job.chain), mesh, {.dtype = base::DType::f64},
-                                 layout::distribute_layers(job.chain.blocks, schedule.chunks),
-                                 schedule.rank_of_chunk);
+    const int blocks = job.pair ? job.pair->encoder + job.pair->decoder : job.chain.blocks;
+    auto model = nn::build_model(
+        job.pair ? encoder_decoder(*job.pair) : chain(job.chain), mesh, {.dtype = base::DType::f64},
+        job.blocks_per_chunk.value_or(layout::distribute_layers(blocks, schedule.chunks)),
+        schedule.rank_of_chunk);
     model->store.materialize(3, true);
     Executor executor(schedule, *model, mesh, job.stage);
     RunOptions options = job.run;

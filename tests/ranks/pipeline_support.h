@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,17 @@ struct ChainOptions {
   bool lie = false;               // describe a shape that is not made
 };
 nn::ModelDef chain(const ChainOptions& options = {});
+
+/// Encoder blocks, then decoder blocks that look at the encoder's output on whatever stage they
+/// are. One table serves the encoder's and the decoder's embedding and the head; one bias serves
+/// every block. The encoder's padding mask is made anew from the batch wherever it is needed.
+/// Source and target differ in length.
+struct EncoderDecoderOptions {
+  int encoder = 4, decoder = 4;
+  double dropout = 0.1;
+};
+nn::ModelDef encoder_decoder(const EncoderDecoderOptions& options = {});
+std::vector<nn::Batch> make_pairs(int count, int64_t rows);
 
 /// Distinct micro-batches of `rows` rows with uneven counts of ignored labels; sequence lengths
 /// differ. Sample indices begin at `first_sample`.
@@ -41,6 +53,8 @@ struct Job {
   schedule::Schedule schedule;
   int dp = 1;
   ChainOptions chain = {};
+  std::optional<EncoderDecoderOptions> pair = {};         // in place of `chain`
+  std::optional<std::vector<int>> blocks_per_chunk = {};  // nothing: an even split
   StageOptions stage = {};
   nn::Mode mode = nn::Mode::train;
   RunOptions run = {};

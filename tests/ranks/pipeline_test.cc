@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
 #include "tests/ranks/pipeline_support.h"
 #include "trireme/base/error.h"
 #include "trireme/layout/stage_manager.h"
@@ -13,6 +18,7 @@ namespace {
 using schedule::Action;
 using schedule::generate;
 using schedule::Schedule;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Schedule one_rank(int micro_batches) {
@@ -205,9 +211,7 @@ TEST(Pipeline, EvaluationBetweenStepsChangesNothing) {
 
 struct Overlap : StepObserver {
   explicit Overlap(optim::GradSync& sync) : sync(sync) {}
-  void after_layer(int, Pass pass) override {
-    if (pass == Pass::backward) sync.landed();
-  }
+  void contributions_landed() override { sync.landed(); }
   optim::GradSync& sync;
 };
 
@@ -226,7 +230,7 @@ TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
       Overlap overlap(sync);
       Executor executor(schedule, *model, mesh, {}, &overlap);
       for (int step = 0; step < 2; ++step) {
-        sync.begin(mesh.coord.dp == 0 ? 3 : 0);
+        sync.begin();
         executor.run(mesh.coord.dp == 0 ? batches : none, {.seed = 5, .step = 2}, nn::Mode::train);
         sync.finish();
         Gradients held, expected;
@@ -245,26 +249,81 @@ struct Recorder : StepObserver {
   void before_layer(int layer, Pass pass) override {
     events.push_back(fmt::format("{}{}", pass == Pass::forward ? 'f' : 'b', layer));
   }
-  void contribution_landed(nn::Bucket& bucket) override {
-    events.push_back(bucket.params[0]->spec.name);
-  }
+  void contributions_landed() override { events.push_back("+"); }
 };
 
-TEST(Pipeline, ObserversSeeLayersAndEachBucketOnce) {
+TEST(Pipeline, ObserversSeeLayersAndContributions) {
   dist::DeviceMesh mesh;
   auto model = nn::build_model(chain({.blocks = 2, .tied = false}), mesh,
                                {.dtype = base::DType::f64}, {2}, {0});
-  model->store.materialize(3, true, {}, 1);  // a bucket for each parameter
-  Recorder recorder;
-  Executor executor(one_rank(2), *model, mesh, {}, &recorder);
-  executor.run(make_batches(2, 2), {}, nn::Mode::train);
-  std::string text;
-  for (const std::string& event : recorder.events) text += event + " ";
-  EXPECT_EQ(
-      text,
-      "f0 f1 f2 f3 f0 f1 f2 f3 b3 b2 b1 b0 b3 head.weight b2 block.1.norm.bias block.1.norm.weight "
-      "block.1.linear.bias block.1.linear.weight b1 block.0.norm.bias block.0.norm.weight "
-      "block.0.linear.bias block.0.linear.weight b0 embed.weight ");
+  model->store.materialize(3, true);
+  for (const auto& [program, events] : {std::pair("0F0 0B0", "f0 f1 f2 f3 b3 + b2 + b1 + b0 + "),
+                                        std::pair("0F0 0I0 0W0", "f0 f1 f2 f3 b3 b2 b1 b0 + ")}) {
+    Recorder recorder;
+    Executor executor(schedule::parse(program, "own"), *model, mesh, {}, &recorder);
+    executor.run(make_batches(1, 2), {}, nn::Mode::train);
+    std::string text;
+    for (const std::string& event : recorder.events) text += event + " ";
+    EXPECT_EQ(text, events);
+  }
+}
+
+/// Gradients of a step whose micro-batches weigh `scales` (0: no backward pass) in the caller's
+/// loop.
+Outcome stepped(const Schedule& schedule, const std::vector<nn::Batch>& batches,
+                const std::vector<double>& scales) {
+  Outcome outcome;
+  outcome.losses.resize(schedule.ranks);
+  std::mutex mutex;
+  dist::run_ranks(schedule.ranks, [&](dist::World& world) {
+    dist::DeviceMesh mesh(world, layout::Mesh({.pp = schedule.ranks, .dp = 1, .tp = 1}));
+    auto model =
+        nn::build_model(chain(), mesh, {.dtype = base::DType::f64},
+                        layout::distribute_layers(8, schedule.chunks), schedule.rank_of_chunk);
+    model->store.materialize(3, true);
+    optim::GradSync sync(world, mesh, model->store, 0);
+    Overlap overlap(sync);
+    Executor executor(schedule, *model, mesh, {}, &overlap);
+    sync.begin();
+    Step step = executor.begin(batches, {.seed = 5, .step = 2}, {.outputs = true});
+    double sum = 0;
+    std::vector<int> seen;
+    while (MicroBatch* micro = step.next()) {
+      seen.push_back(micro->index());
+      sum += micro->loss_sum();
+      EXPECT_EQ(micro->weight(), model->def.loss_weight(batches[micro->index()]));
+      EXPECT_EQ(micro->outputs() != nullptr, schedule.rank_of_chunk.back() == world.rank());
+      if (scales[micro->index()] != 0) micro->backward(scales[micro->index()]);
+    }
+    std::vector<int> all(batches.size());
+    std::iota(all.begin(), all.end(), 0);
+    EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(all));
+    const StepResult result = step.finish();
+    EXPECT_NEAR(sum, result.loss_sum, 1e-9);
+    sync.finish();
+    std::lock_guard lock(mutex);
+    outcome.losses[world.rank()] = result.loss();
+    for (nn::Param* param : model->store.params())
+      outcome.gradients[param->spec.name] = param->grad.clone();
+  });
+  return outcome;
+}
+
+TEST(Pipeline, TheCallersLoopDecidesEachBackward) {
+  const auto batches = make_batches(5, 2);
+  const Outcome one = run({.schedule = one_rank(5)}, {batches});
+  const std::vector<double> scales{2, 0, 1, 0.5, 0};
+  const Outcome scaled = stepped(one_rank(5), batches, scales);
+  EXPECT_GT(error(scaled.gradients, one.gradients), 1e-3);
+  for (int p : {1, 2, 3})
+    for (const char* name : {"gpipe", "1f1b"}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, p));
+      const Schedule schedule = generate(name, {.ranks = p, .micro_batches = 5});
+      const Outcome whole = stepped(schedule, batches, {1, 1, 1, 1, 1});
+      EXPECT_LT(error(whole.gradients, one.gradients), 1e-10);
+      for (double loss : whole.losses) EXPECT_NEAR(loss, one.losses[0], 1e-12);
+      EXPECT_LT(error(stepped(schedule, batches, scales).gradients, scaled.gradients), 1e-10);
+    }
 }
 
 /// What each of two stages says when they disagree; the job ends with one of these errors.
@@ -298,6 +357,48 @@ TEST(Pipeline, EndsThatDisagreeNameTheEdge) {
   EXPECT_THAT(errors({ChainOptions(), other}, {2, 2})[1],
               HasSubstr("RecvF of micro-batch 0: expected stream fp64[2 x 3 x 6]"));
   EXPECT_THAT(errors({}, {2, 3})[1], HasSubstr("RecvF of micro-batch 0"));
+}
+
+/// Does something in the middle of a step, on one stage.
+struct Trouble : StepObserver {
+  explicit Trouble(std::function<void()> act) : act(std::move(act)) {}
+  void before_layer(int, Pass) override {
+    if (++calls == 6) act();
+  }
+  std::function<void()> act;
+  int calls = 0;
+};
+
+/// What stage 0 of two says when stage 1 acts up, with a deadline of half a second.
+std::string said_by_the_other(std::function<void()> act) {
+  std::string said;
+  auto body = [&](dist::World& world) {
+    dist::DeviceMesh mesh(world, layout::Mesh({.pp = 2, .dp = 1, .tp = 1}));
+    auto model = nn::build_model(chain(), mesh, {.dtype = base::DType::f64}, {4, 4}, {0, 1});
+    model->store.materialize(3, true);
+    Trouble trouble(act);
+    Executor executor(generate("1f1b", {2, 4, 1}), *model, mesh, {},
+                      world.rank() == 1 ? &trouble : nullptr);
+    try {
+      executor.run(make_batches(4, 2), {}, nn::Mode::train);
+    } catch (const base::CommError& e) {
+      if (world.rank() == 0) said = e.what();
+      throw;
+    }
+  };
+  EXPECT_THROW(dist::run_ranks(2, body, 1, std::chrono::milliseconds(500)), base::Error);
+  return said;
+}
+
+TEST(Pipeline, APeerThatStallsOrDiesIsNamedWithThePlaceInTheSchedule) {
+  const auto edge =
+      HasSubstr("pipeline edge from stage 1 to stage 0 (chunks 0 and 1), RecvB of micro-batch 0");
+  const auto place = HasSubstr("(stage 0 was at 0RecvB0, action 5 of 16 in schedule 1f1b)");
+  const std::string stalled =
+      said_by_the_other([] { std::this_thread::sleep_for(std::chrono::seconds(2)); });
+  EXPECT_THAT(stalled, AllOf(edge, place));
+  const std::string died = said_by_the_other([] { throw base::InternalError("out of order"); });
+  EXPECT_THAT(died, AllOf(edge, place, HasSubstr("rank 1 ended with an error")));
 }
 
 TEST(Pipeline, SchedulesThatDoNotFitAreRefused) {

@@ -18,9 +18,10 @@ void Gathered::add(const std::string& name, const nn::Param& param, const at::Te
     it->second = at::zeros({layout::element_count(param.spec.shape)}, local.options());
     seen_[name] = at::zeros({layout::element_count(param.spec.shape)}, at::kBool);
   }
-  at::Tensor flat = local.contiguous().flatten();
+  at::Tensor flat = local.contiguous().flatten(), whole = it->second;
   layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run run) {
-    at::Tensor to = it->second.narrow(0, run.global, run.count), from = flat.narrow(0, run.local, run.count);
+    at::Tensor to = whole.narrow(0, run.global, run.count),
+               from = flat.narrow(0, run.local, run.count);
     at::Tensor seen = seen_[name].narrow(0, run.global, run.count);
     bool differs = seen.logical_and(to.ne(from)).any().item<bool>();
     base::check(!differs, "{}: two ranks hold different copies", name);
@@ -30,7 +31,8 @@ void Gathered::add(const std::string& name, const nn::Param& param, const at::Te
 }
 
 Tensors Gathered::take() {
-  for (const auto& [name, seen] : seen_) base::check(seen.all().item<bool>(), "{}: elements that no rank holds", name);
+  for (const auto& [name, seen] : seen_)
+    base::check(seen.all().item<bool>(), "{}: elements that no rank holds", name);
   return std::move(whole_);
 }
 
@@ -65,7 +67,8 @@ double error(const at::Tensor& a, const at::Tensor& b, double rms) {
   at::Tensor x = a.to(at::kDouble).flatten(), y = b.to(at::kDouble).flatten();
   if (x.numel() != y.numel()) return std::numeric_limits<double>::infinity();
   double floor = 1e-3 * rms * std::sqrt(static_cast<double>(y.numel()));
-  double difference = (x - y).norm().item<double>(), size = std::max(y.norm().item<double>(), floor);
+  double difference = (x - y).norm().item<double>(),
+         size = std::max(y.norm().item<double>(), floor);
   if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
   return difference == 0 ? 0 : difference / size;
 }
@@ -73,10 +76,12 @@ double error(const at::Tensor& a, const at::Tensor& b, double rms) {
 Worst worst(const Tensors& a, const Tensors& b) {
   Worst found;
   double scale = rms(b);
-  if (a.size() != b.size()) return {std::numeric_limits<double>::infinity(), "the sets of names differ"};
+  if (a.size() != b.size())
+    return {std::numeric_limits<double>::infinity(), "the sets of names differ"};
   for (const auto& [name, tensor] : b) {
     auto it = a.find(name);
-    double e = it == a.end() ? std::numeric_limits<double>::infinity() : error(it->second, tensor, scale);
+    double e =
+        it == a.end() ? std::numeric_limits<double>::infinity() : error(it->second, tensor, scale);
     if (e > found.error) found = {e, name};
   }
   return found;

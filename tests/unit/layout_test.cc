@@ -224,9 +224,29 @@ TEST(DistributeLayers, ByCostTheHeadWeighs) {
   EXPECT_THAT(distribute_layers_by_cost({4, 1, 1, 1, 1}, 2, 0, 0), ElementsAre(1, 4));
 }
 
+TEST(DistributeLayers, EncoderAndDecoderShareNoPart) {
+  const std::vector<int> encoder{2, 1, 3, 2, 3, 2, 10, 5}, decoder{2, 8, 0, 2, 1, 5, 6, 22},
+      parts{2, 2, 2, 4, 4, 4, 8, 8};
+  std::vector<int> starts;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto split = distribute_encoder_decoder(encoder[i], decoder[i], parts[i]);
+    starts.push_back(split.decoder_start);
+    EXPECT_EQ(split.layers_per_part.size(), static_cast<size_t>(parts[i]));
+    EXPECT_EQ(accumulate_layers(split.layers_per_part)[split.decoder_start], encoder[i]);
+  }
+  EXPECT_THAT(starts, ElementsAre(1, 1, 2, 2, 3, 1, 5, 2));
+  EXPECT_THAT(distribute_encoder_decoder(2, 2, 2).layers_per_part, ElementsAre(2, 2));
+  EXPECT_THAT(distribute_encoder_decoder(3, 0, 2).layers_per_part, ElementsAre(1, 2));
+  EXPECT_THAT(distribute_encoder_decoder(2, 2, 4).layers_per_part, ElementsAre(1, 1, 1, 1));
+  EXPECT_THROW(distribute_encoder_decoder(2, 1, 4), ConfigError);
+  EXPECT_THROW(distribute_encoder_decoder(0, 4, 2), ConfigError);
+  EXPECT_THROW(distribute_encoder_decoder(4, 4, 1), ConfigError);
+}
+
 TEST(StageManager, FirstLastAndNeighbours) {
   Mesh mesh({.pp = 4, .dp = 1, .tp = 2});
-  StageManager first(mesh, 1, {2, 3, 3, 2}), last(mesh, 7, {2, 3, 3, 2});
+  const std::vector<int> ring{0, 1, 2, 3};
+  StageManager first(mesh, 1, {2, 3, 3, 2}, ring), last(mesh, 7, {2, 3, 3, 2}, ring);
   EXPECT_TRUE(first.is_first_stage());
   EXPECT_FALSE(first.is_last_stage());
   EXPECT_TRUE(last.is_last_stage());
@@ -238,19 +258,30 @@ TEST(StageManager, FirstLastAndNeighbours) {
   EXPECT_THAT(first.holders({9, 0, 1}), ElementsAre(0, 3));
   EXPECT_THAT(first.ranks_of({0, 3}), ElementsAre(1, 7));
   EXPECT_THROW(first.stage_of_layer(10), InternalError);
-  EXPECT_THROW(StageManager(mesh, 0, {2, 3}), ConfigError);
+  EXPECT_THROW(StageManager(mesh, 0, {2, 3}, ring), ConfigError);
+  EXPECT_THROW(StageManager(mesh, 0, {2, 3}, {1, 2}), ConfigError);
+  EXPECT_THROW(StageManager(mesh, 0, {2, 3}, {0, 4}), ConfigError);
 }
 
-TEST(StageManager, ChunksInterleave) {
+TEST(StageManager, VirtualStagesAroundTheRingAndInAV) {
   Mesh mesh({.pp = 2, .dp = 1, .tp = 1});
-  StageManager stage(mesh, 1, {2, 3, 3, 2}, 2);
-  EXPECT_EQ(stage.layers(0), (Range{2, 5}));
-  EXPECT_EQ(stage.layers(1), (Range{8, 10}));
-  EXPECT_FALSE(stage.is_last_stage(0));
-  EXPECT_TRUE(stage.is_last_stage(1));
-  EXPECT_TRUE(stage.is_last_stage());
-  EXPECT_FALSE(stage.is_first_stage(0));
-  EXPECT_EQ(stage.stage_of_layer(6), 0);
+  StageManager ring(mesh, 1, {2, 3, 3, 2}, {0, 1, 0, 1});
+  EXPECT_EQ(ring.layers(0), (Range{2, 5}));
+  EXPECT_EQ(ring.layers(1), (Range{8, 10}));
+  EXPECT_FALSE(ring.is_last_stage(0));
+  EXPECT_TRUE(ring.is_last_stage(1));
+  EXPECT_TRUE(ring.is_last_stage());
+  EXPECT_FALSE(ring.is_first_stage());
+  EXPECT_EQ(ring.stage_of_layer(6), 0);
+  EXPECT_THAT(ring.holders({0, 9}), ElementsAre(0, 1));
+
+  StageManager there_and_back(mesh, 0, {2, 3, 3, 2}, {0, 1, 1, 0});
+  EXPECT_EQ(there_and_back.layers(1), (Range{8, 10}));
+  EXPECT_TRUE(there_and_back.is_first_stage());
+  EXPECT_TRUE(there_and_back.is_last_stage());
+  EXPECT_FALSE(there_and_back.is_last_stage(0));
+  EXPECT_THAT(there_and_back.holders({0, 9}), ElementsAre(0));  // a tied head stays on one stage
+  EXPECT_THROW(there_and_back.layers(2), InternalError);
 }
 
 }  // namespace

@@ -86,21 +86,11 @@ void check_supported(const RunConfig& config) {
     refuse("train.checkpointer.async", "writing checkpoints while training goes on",
            "set it to false; training then waits for the files");
   }
-  if (train.activation_checkpoint.enabled) {
-    refuse("train.activation_checkpoint", "recomputation",
-           "set train.activation_checkpoint.enabled=false; a smaller train_micro_batch_size saves "
-           "memory");
+  if (train.activation_checkpoint.enabled && train.activation_checkpoint.mode != "full") {
+    refuse("train.activation_checkpoint.mode", train.activation_checkpoint.mode, "use full");
   }
   if (int stage = train.zero_optimization.effective_stage(); stage > 1) {
     refuse("train.zero_optimization.stage", stage, "use 0 or 1");
-  }
-  if (train.dist.chunks > 1) refuse("train.dist.chunks", train.dist.chunks, "use 1");
-  if (train.dist.schedule != "gpipe" && train.dist.schedule != "1f1b") {
-    refuse("train.dist.schedule", train.dist.schedule, "use 1f1b or gpipe");
-  }
-  if (train.dist.schedule_file) {
-    refuse("train.dist.schedule_file", *train.dist.schedule_file,
-           "set it to null and choose a train.dist.schedule");
   }
 }
 
@@ -207,8 +197,7 @@ RunLength resolve_length(const RunConfig& config, int64_t global_batch_size,
   return {ceil_div(samples, global_batch_size), samples};
 }
 
-std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers) {
-  int stages = dist.pipeline_parallel_size;
+std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers, int stages) {
   if (dist.pipeline_num_layers && *dist.pipeline_num_layers != layers) {
     throw ConfigError(fmt::format(
         "train.dist.pipeline_num_layers: {}, but the model has {} layers; set it to null",
@@ -228,8 +217,8 @@ std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layer
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= stages) {
       throw refuse(
-          fmt::format("layer {} is on stage {}, but pipeline_parallel_size {} has stages 0 to {}",
-                      i, ids[i], stages, stages - 1));
+          fmt::format("layer {} is on stage {}, but the pipeline's are 0 to {} (stages x chunks)",
+                      i, ids[i], stages - 1));
     }
     if (i > 0 && ids[i] < ids[i - 1]) {
       throw refuse(fmt::format("layer {} goes back from stage {} to {}; stages ascend", i,

@@ -58,6 +58,8 @@ struct Dist {
   std::string schedule = "1f1b";
   std::optional<std::string> schedule_file = {};
   int chunks = 1;
+  std::string balance = "layers";
+  std::optional<double> auto_memory_mb = {};
   bool sequence_parallel = false;
   std::optional<int> pipeline_num_layers = {};
   std::optional<std::vector<int>> custom_pipeline_stage_id = {};
@@ -72,16 +74,23 @@ struct Dist {
       Field{"stages, each with a part of the layers", 1});
     v("schedule", self.schedule,
       Field{.help = "order of the micro-batches in the pipeline",
-            .choices = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half",
-                        "v-min"}});
+            .choices = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min",
+                        "auto"}});
     v("schedule_file", self.schedule_file, Field{"a schedule of your own, in place of `schedule`"});
     v("chunks", self.chunks, Field{"virtual stages of each stage", 1});
+    v("balance", self.balance,
+      Field{.help = "what the virtual stages share evenly: the number of layers, or their cost, "
+                    "that of the first and the last stage's embedding and head included",
+            .choices = {"layers", "cost"}});
+    v("auto_memory_mb", self.auto_memory_mb,
+      Field{"schedule auto: MiB of activations that a rank may hold; null: no limit", 0, 1e9});
     v("sequence_parallel", self.sequence_parallel,
       Field{"split the residual stream along the sequence over the tensor-parallel ranks"});
     v("pipeline_num_layers", self.pipeline_num_layers,
       Field{"layers that the stages share; null: the model's. Any other number is refused", 1});
     v("custom_pipeline_stage_id", self.custom_pipeline_stage_id,
-      Field{"the stage of each layer, ascending, for example [0, 0, 0, 1]; null: an even split",
+      Field{"the virtual stage (of stages x chunks) of each layer, ascending, for example "
+            "[0, 0, 0, 1]; null: as `balance` says",
             0});
     v("timeout_s", self.timeout_s,
       Field{"seconds after which a waiting communication counts as failed", 0.001, 1e9});
@@ -173,6 +182,18 @@ struct Evaluation {
   bool operator==(const Evaluation&) const = default;
 };
 
+struct Trace {
+  std::optional<std::vector<int>> steps = {};
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("steps", self.steps,
+      Field{"steps whose measured timeline is written to output_dir/trace, for example [10, 12]",
+            1});
+  }
+  bool operator==(const Trace&) const = default;
+};
+
 struct Scheduler {
   std::string name = "warmup_cosine";
   double warmup_ratio = 0;
@@ -208,6 +229,7 @@ struct Train {
   ZeroOptimization zero_optimization = {};
   Checkpointer checkpointer = {};
   Evaluation evaluation = {};
+  Trace trace = {};
   Scheduler scheduler = {};
   int64_t log_period = 20;
   std::string dtype = "fp32";
@@ -238,6 +260,7 @@ struct Train {
     v("zero_optimization", self.zero_optimization, Field{"ZeRO"});
     v("checkpointer", self.checkpointer, Field{"checkpoints"});
     v("evaluation", self.evaluation, Field{"evaluation during training"});
+    v("trace", self.trace, Field{"measured timelines of the pipeline"});
     v("scheduler", self.scheduler, Field{"learning rate over the run"});
     v("log_period", self.log_period,
       Field{"steps between lines of the log, where no progress bar shows", 1});
@@ -330,7 +353,7 @@ RunLength resolve_length(const RunConfig& config, int64_t global_batch_size, int
 
 /// Layers of each stage from custom_pipeline_stage_id; nothing when that is null. ConfigError
 /// unless it names each of the `layers` once, ascending, and leaves no stage empty.
-std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers);
+std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers, int stages);
 
 /// `config` with degrees and batch sizes filled in for `ranks`: what a run's config.yaml holds.
 RunConfig resolved(RunConfig config, int ranks);

@@ -13,36 +13,45 @@ namespace {
 void check(const Request& request, const nn::ModelDef& def) {
   request.sampling.check();
   if (request.max_new_tokens < 1)
-    throw base::ConfigError(fmt::format("--max-new-tokens is {}, expected at least 1", request.max_new_tokens));
+    throw base::ConfigError(
+        fmt::format("--max-new-tokens is {}, expected at least 1", request.max_new_tokens));
   for (size_t p = 0; p < request.prompts.size(); ++p) {
     const auto& prompt = request.prompts[p];
     if (prompt.empty())
-      throw base::ConfigError(fmt::format("prompt {} has no tokens; give at least one character", p));
+      throw base::ConfigError(
+          fmt::format("prompt {} has no tokens; give at least one character", p));
     auto length = static_cast<int64_t>(prompt.size()) + request.max_new_tokens;
     if (length > def.max_positions + 1) {
-      throw base::ConfigError(fmt::format(
-          "prompt {} has {} tokens, and {} new ones make {}; the model knows {} positions: shorten either", p,
-          prompt.size(), request.max_new_tokens, length, def.max_positions));
+      throw base::ConfigError(
+          fmt::format("prompt {} has {} tokens, and {} new ones make {}; the model knows {} "
+                      "positions: shorten either",
+                      p, prompt.size(), request.max_new_tokens, length, def.max_positions));
     }
     for (int64_t id : prompt)
       if (id < 0 || id >= def.vocab_size)
-        throw base::ConfigError(fmt::format("prompt {} holds token {}, but the model's vocabulary has {}; the tokenizer "
-                                            "does not belong to the model", p, id, def.vocab_size));
+        throw base::ConfigError(fmt::format(
+            "prompt {} holds token {}, but the model's vocabulary has {}; the tokenizer "
+            "does not belong to the model",
+            p, id, def.vocab_size));
   }
 }
 
-// One pass of `ids` [rows, seq] through all stages; the logits of the last position on every rank of the last stage.
-at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Tensor& ids, nn::KvCache& cache) {
+// One pass of `ids` [rows, seq] through all stages; the logits of the last position on every rank
+// of the last stage.
+at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Tensor& ids,
+                   nn::KvCache& cache) {
   nn::Batch batch;
   batch.tensors.set("input_ids", ids);
   batch.rows = ids.size(0);
   batch.seq = ids.size(1);
   batch.position = cache.seen;
-  nn::Context context{.batch = batch, .mode = nn::Mode::eval, .anchor = at::zeros({}), .cache = &cache};
+  nn::Context context{
+      .batch = batch, .mode = nn::Mode::eval, .anchor = at::zeros({}), .cache = &cache};
   int stage = mesh.coord.pp, last = mesh.mesh.size(layout::Axis::pp) - 1;
   nn::State state;
   if (stage > 0) {
-    for (const nn::TensorSpec& spec : model.entering(model.layer_indices[0].front(), batch.rows, batch.seq)) {
+    for (const nn::TensorSpec& spec :
+         model.entering(model.layer_indices[0].front(), batch.shape())) {
       at::Tensor tensor = at::empty(spec.shape, dist::scalar_type(spec.dtype));
       mesh.pp.irecv(tensor.data_ptr(), tensor.nbytes(), stage - 1, 0).wait();
       state.set(spec.name, tensor);
@@ -50,7 +59,8 @@ at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Ten
   }
   for (auto& layer : model.chunks[0]) state = layer->forward(std::move(state), context);
   cache.seen += batch.seq;
-  if (stage == last) return dist::all_gather(state.at("logits").select(1, -1), mesh.tp, 1, model.def.vocab_size);
+  if (stage == last)
+    return dist::all_gather(state.at("logits").select(1, -1), mesh.tp, 1, model.def.vocab_size);
   for (auto& [name, tensor] : state.tensors()) {
     at::Tensor sent = tensor.contiguous();
     mesh.pp.isend(sent.data_ptr(), sent.nbytes(), stage + 1, 0).wait();
@@ -73,7 +83,8 @@ void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request
     input = at::zeros({count, 1}, at::kLong);
     auto* chosen = input.data_ptr<int64_t>();
     if (mesh.coord.pp == last)
-      for (int64_t r = 0; r < count; ++r) chosen[r] = next_token(logits[r], ids[r], request.sampling, rows[r]);
+      for (int64_t r = 0; r < count; ++r)
+        chosen[r] = next_token(logits[r], ids[r], request.sampling, rows[r]);
     if (last > 0) mesh.pp.broadcast(chosen, count, base::DType::i64, last).wait();
     bool open = false;
     for (int64_t r = 0; r < count; ++r) {
@@ -81,9 +92,12 @@ void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request
       if (!done.finish_reason.empty()) continue;
       ids[r].push_back(chosen[r]);
       done.new_ids.push_back(chosen[r]);
-      if (chosen[r] == request.end_token) done.finish_reason = "stop";
-      else if (step + 1 == request.max_new_tokens) done.finish_reason = "length";
-      else open = true;
+      if (chosen[r] == request.end_token)
+        done.finish_reason = "stop";
+      else if (step + 1 == request.max_new_tokens)
+        done.finish_reason = "length";
+      else
+        open = true;
     }
     if (!open) return;
   }
@@ -91,12 +105,14 @@ void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request
 
 }  // namespace
 
-std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request) {
+std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh,
+                                   const Request& request) {
   check(request, model.def);
   at::NoGradGuard no_grad;
   std::vector<Continuation> out(request.prompts.size());
   std::map<size_t, std::vector<int64_t>> by_length;
-  for (size_t p = 0; p < request.prompts.size(); ++p) by_length[request.prompts[p].size()].push_back(p);
+  for (size_t p = 0; p < request.prompts.size(); ++p)
+    by_length[request.prompts[p].size()].push_back(p);
   for (const auto& [length, rows] : by_length) continue_rows(model, mesh, request, rows, out);
   return out;
 }

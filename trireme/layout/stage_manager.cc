@@ -91,21 +91,56 @@ std::vector<int> accumulate_layers(const std::vector<int>& layers_per_part) {
   return offsets;
 }
 
-StageManager::StageManager(const Mesh& mesh, int rank, std::vector<int> layers_per_chunk,
-                           int chunks_per_stage)
+EncoderDecoderLayers distribute_encoder_decoder(int encoder_layers, int decoder_layers, int parts) {
+  if (decoder_layers == 0) return {distribute_layers(encoder_layers, parts), parts};
+  int best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (int e = 1; e < parts; ++e) {
+    if (encoder_layers < e || decoder_layers < parts - e) continue;
+    const double difference = std::abs(static_cast<double>(encoder_layers) / e -
+                                       static_cast<double>(decoder_layers) / (parts - e));
+    if (difference < least) least = difference, best = e;
+  }
+  if (best == 0)
+    throw base::ConfigError(fmt::format(
+        "{} encoder and {} decoder layers cannot be distributed over {} pipeline parts: each half "
+        "needs a part of "
+        "its own, and each part a layer; use 2 to {} (stages x chunks)",
+        encoder_layers, decoder_layers, parts, std::max(encoder_layers + decoder_layers, 2)));
+  std::vector<int> counts = distribute_layers(encoder_layers, best);
+  std::ranges::copy(distribute_layers(decoder_layers, parts - best), std::back_inserter(counts));
+  return {counts, best};
+}
+
+StageManager::StageManager(const Mesh& mesh, int rank, const std::vector<int>& layers_per_chunk,
+                           std::vector<int> stage_of_chunk)
     : mesh_(mesh),
       coord_(mesh.coord(rank)),
-      chunks_(chunks_per_stage),
+      stage_of_chunk_(std::move(stage_of_chunk)),
       offsets_(accumulate_layers(layers_per_chunk)) {
-  const int expected = num_stages() * chunks_;
-  if (chunks_ < 1 || static_cast<int>(layers_per_chunk.size()) != expected)
-    throw base::ConfigError(
-        fmt::format("layers per chunk [{}]: expected one entry for each of {} stages x {} chunks",
-                    fmt::join(layers_per_chunk, ", "), num_stages(), chunks_));
+  for (size_t c = 0; c < stage_of_chunk_.size(); ++c)
+    if (stage_of_chunk_[c] == stage()) chunks_.push_back(static_cast<int>(c));
+  const bool inside =
+      std::ranges::all_of(stage_of_chunk_, [&](int s) { return s >= 0 && s < num_stages(); });
+  if (layers_per_chunk.size() != stage_of_chunk_.size() || !inside || chunks_.empty())
+    throw base::ConfigError(fmt::format(
+        "layers per chunk [{}] on stages [{}]: expected one entry for each chunk, and a chunk for "
+        "each of {} stages",
+        fmt::join(layers_per_chunk, ", "), fmt::join(stage_of_chunk_, ", "), num_stages()));
+}
+
+int StageManager::global_chunk(int chunk) const {
+  base::check(chunk >= 0 && chunk < chunks(), "chunk {} of a stage with {} chunks", chunk,
+              chunks());
+  return chunks_[chunk];
+}
+
+bool StageManager::is_first_stage(std::optional<int> chunk) const {
+  return global_chunk(chunk.value_or(0)) == 0;
 }
 
 bool StageManager::is_last_stage(std::optional<int> chunk) const {
-  return global_chunk(chunk.value_or(chunks_ - 1)) == num_stages() * chunks_ - 1;
+  return global_chunk(chunk.value_or(chunks() - 1)) + 1 == std::ssize(stage_of_chunk_);
 }
 
 int StageManager::prev_rank() const {
@@ -127,7 +162,6 @@ std::vector<int> StageManager::ranks_of(const std::vector<int>& stages) const {
 }
 
 Range StageManager::layers(int chunk) const {
-  base::check(chunk >= 0 && chunk < chunks_, "chunk {} of a stage with {} chunks", chunk, chunks_);
   return {offsets_[global_chunk(chunk)], offsets_[global_chunk(chunk) + 1]};
 }
 
@@ -135,7 +169,7 @@ int StageManager::stage_of_layer(int layer) const {
   base::check(layer >= 0 && layer < offsets_.back(), "layer {} of a chain of {}", layer,
               offsets_.back());
   auto next = std::ranges::upper_bound(offsets_, layer);
-  return static_cast<int>(next - offsets_.begin() - 1) % num_stages();
+  return stage_of_chunk_[next - offsets_.begin() - 1];
 }
 
 std::vector<int> StageManager::holders(const std::vector<int>& layers) const {

@@ -107,8 +107,8 @@ class Embeddings : public nn::Layer {
     return {{"hidden", nn::dropout(x, config_.embd_pdrop, builder_.layer_index(), kEmbedding, held.begin, context)}};
   }
 
-  nn::StateSpec describe(const nn::StateSpec&, int64_t rows, int64_t seq) const override {
-    return {{"hidden", {rows, nn::stream_range(builder_, seq).size(), config_.n_embd}, builder_.options().dtype, true}};
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
+    return {{"hidden", {shape.rows, nn::stream_range(builder_, shape.seq).size(), config_.n_embd}, builder_.options().dtype, true}};
   }
 
  private:
@@ -196,9 +196,9 @@ class Head : public nn::Layer {
     return {{"logits", table_.logits(x, context)}};
   }
 
-  nn::StateSpec describe(const nn::StateSpec&, int64_t rows, int64_t seq) const override {
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
     auto local = layout::split_range(config_.vocab_size, builder_.tp().size(), builder_.tp().rank());
-    return {{"logits", {rows, seq, local.size()}, builder_.options().dtype, true}};
+    return {{"logits", {shape.rows, shape.seq, local.size()}, builder_.options().dtype, true}};
   }
 
   double flops(int64_t seq) const override { return 2.0 * seq * config_.vocab_size * config_.n_embd; }

@@ -128,9 +128,9 @@ std::unique_ptr<Model> build_model(ModelDef def, const dist::DeviceMesh& mesh, c
   return model;
 }
 
-StateSpec Model::entering(int layer, int64_t rows, int64_t seq) const {
+StateSpec Model::entering(int layer, const BatchShape& shape) const {
   StateSpec spec;
-  for (int i = 0; i < layer; ++i) spec = outline[i]->describe(spec, rows, seq);
+  for (int i = 0; i < layer; ++i) spec = outline[i]->describe(spec, shape);
   return spec;
 }
 

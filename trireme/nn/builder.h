@@ -64,8 +64,8 @@ struct Model {
   std::vector<std::unique_ptr<Layer>> outline;                       // the whole chain; only describes
   ParamStore store;
 
-  /// The State that enters chain link `layer` for a micro-batch of `rows` x `seq`: what travels along an edge.
-  StateSpec entering(int layer, int64_t rows, int64_t seq) const;
+  /// The State that enters chain link `layer` for a micro-batch of `shape`: what travels along an edge.
+  StateSpec entering(int layer, const BatchShape& shape) const;
 };
 
 /// Builds the layers of this rank's stage. `blocks_per_chunk` is one count per global chunk; chunk c lies on

@@ -19,9 +19,9 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual State forward(State in, const Context& context) = 0;
-  /// The State that leaves for a batch of `rows` x `seq`, given the one that enters (as this rank holds it).
-  virtual StateSpec describe(const StateSpec& in, int64_t rows, int64_t seq) const {
-    (void)rows, (void)seq;
+  /// The State that leaves for a batch of `shape`, given the one that enters (as this rank holds it).
+  virtual StateSpec describe(const StateSpec& in, const BatchShape& shape) const {
+    (void)shape;
     return in;
   }
   /// Forward floating point operations of the whole layer for one row of `seq` tokens, over all ranks.

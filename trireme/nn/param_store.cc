@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
 #include "trireme/dist/redistribute.h"
+#include "trireme/kernels/parallel.h"
 
 namespace trireme::nn {
 namespace {
@@ -31,20 +34,22 @@ void fill(Param& param, uint64_t seed) {
   uint64_t key = base::stream_key(seed, param.spec.name);
   T* out = param.data.data_ptr<T>();
   layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run run) {
-    for (int64_t i = 0; i < run.count; ++i) {
-      uint64_t index = static_cast<uint64_t>(run.global + i);
-      double value = 0;
-      switch (init.kind) {
-        case Init::Kind::zeros: break;
-        case Init::Kind::ones: value = 1; break;
-        case Init::Kind::normal: value = init.scale * base::normal(key, index); break;
-        case Init::Kind::uniform:
-          value = init.scale * (2 * base::uniform(base::philox(key, {static_cast<uint32_t>(index),
-                                                                     static_cast<uint32_t>(index >> 32), 0, 2})[0]) - 1);
-          break;
+    kernels::parallel_for(run.count, 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        uint64_t index = static_cast<uint64_t>(run.global + i);
+        double value = 0;
+        switch (init.kind) {
+          case Init::Kind::zeros: break;
+          case Init::Kind::ones: value = 1; break;
+          case Init::Kind::normal: value = init.scale * base::normal(key, index); break;
+          case Init::Kind::uniform:
+            value = init.scale * (2 * base::uniform(base::philox(key, {static_cast<uint32_t>(index),
+                                                                       static_cast<uint32_t>(index >> 32), 0, 2})[0]) - 1);
+            break;
+        }
+        out[run.local + i] = static_cast<T>(static_cast<float>(value));
       }
-      out[run.local + i] = static_cast<T>(static_cast<float>(value));
-    }
+    });
   });
 }
 
@@ -73,31 +78,31 @@ Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice) {
 }
 
 void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allocate, int64_t bucket_bytes) {
-  // Gradients land in reverse order of use, so the first bucket completes first.
+  // Gradients land in reverse order of use, so the first bucket completes first. The holders of a tie use its
+  // parameters in orders of their own, and must lay them out alike.
+  std::vector<Param*> order;
+  for (auto it = storage_.rbegin(); it != storage_.rend(); ++it) order.push_back(&*it);
+  auto ties = std::stable_partition(order.begin(), order.end(),
+                                    [](const Param* p) { return p->spec.layout.stages.size() == 1; });
+  std::sort(ties, order.end(), [](const Param* a, const Param* b) { return a->spec.name < b->spec.name; });
+
   std::vector<int64_t> bytes;
-  for (auto it = storage_.rbegin(); it != storage_.rend(); ++it) {
-    Param& param = *it;
-    int64_t count = param.slice.count();
-    int64_t size = count * base::size_of(param.spec.dtype);
+  for (Param* param : order) {
+    int64_t size = param->slice.count() * base::size_of(param->spec.dtype);
     size_t b = 0;
-    while (b < buckets_.size() && !(same_sync(buckets_[b], param) && bytes[b] + size <= bucket_bytes)) ++b;
+    while (b < buckets_.size() && !(same_sync(buckets_[b], *param) && bytes[b] + size <= bucket_bytes)) ++b;
     if (b == buckets_.size()) {
-      buckets_.push_back(Bucket{.params = {}, .offsets = {}, .data = {}, .grad = {}, .stages = param.spec.layout.stages,
-                                .replicated_on_tp = param.spec.layout.tp.is_replicated()});
+      buckets_.push_back(Bucket{.params = {}, .offsets = {}, .data = {}, .grad = {}, .stages = param->spec.layout.stages,
+                                .replicated_on_tp = param->spec.layout.tp.is_replicated()});
       bytes.push_back(0);
     }
-    buckets_[b].params.push_back(&param);
+    buckets_[b].params.push_back(param);
     bytes[b] += size;
   }
   auto zeros = [&](int64_t count, at::ScalarType type) {
     return allocate ? allocate(count, type) : at::zeros({count}, type);
   };
   for (Bucket& bucket : buckets_) {
-    // Every holder of a tie must lay the bucket out alike, whatever the order of use on its stage.
-    if (bucket.stages.size() > 1) {
-      std::sort(bucket.params.begin(), bucket.params.end(),
-                [](const Param* a, const Param* b) { return a->spec.name < b->spec.name; });
-    }
     int64_t total = 0;
     for (Param* param : bucket.params) {
       bucket.offsets.push_back(total);
@@ -129,15 +134,22 @@ Param* ParamStore::find(const std::string& name) const {
   return it == by_name_.end() ? nullptr : it->second;
 }
 
-void ParamStore::zero_grad() {
+void ParamStore::begin_step(int64_t micro_batches) {
+  micro_batches_ = micro_batches;
   for (Param& param : storage_) param.contributions = 0;
 }
 
-void ParamStore::audit(int64_t micro_batches) const {
+bool ParamStore::complete(const Bucket& bucket) const {
+  return std::ranges::all_of(bucket.params, [&](const Param* param) {
+    return param->contributions == micro_batches_ * param->uses;
+  });
+}
+
+void ParamStore::audit() const {
   for (const Param& param : storage_) {
-    base::check(param.contributions == micro_batches * param.uses,
+    base::check(param.contributions == micro_batches_ * param.uses,
                 "{} got {} gradient contributions in this step, expected {} ({} micro-batches x {} uses)",
-                param.spec.name, param.contributions, micro_batches * param.uses, micro_batches, param.uses);
+                param.spec.name, param.contributions, micro_batches_ * param.uses, micro_batches_, param.uses);
   }
 }
 

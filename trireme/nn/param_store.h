@@ -22,10 +22,11 @@ struct Param {
   at::Tensor data;  // local part
   at::Tensor grad;  // same shape; fp32, or fp64 where the parameter is
   int64_t uses = 0;  // by the layers of this rank, per micro-batch
-  int64_t contributions = 0;  // since the last zero_grad
+  int64_t contributions = 0;  // in this step
 };
 
-/// Parameters that are synchronised alike (dtype, stages, replicated on tp or not), in reverse order of use.
+/// Parameters that are synchronised alike (dtype, stages, replicated on tp or not): in reverse order of use, those of
+/// a tie by name, so that all its holders lay them out alike.
 struct Bucket {
   std::vector<Param*> params;
   std::vector<int64_t> offsets;  // element offset of each parameter in the flat buffers
@@ -50,16 +51,21 @@ class ParamStore {
   Param* find(const std::string& name) const;  // or null
   std::vector<Bucket>& buckets() { return buckets_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Starts a step: every gradient counts as zero. Its memory is as it was until the first
-  /// contribution, which replaces it.
-  void zero_grad();
-  /// InternalError unless every parameter got exactly micro_batches x uses contributions.
-  void audit(int64_t micro_batches) const;
+  /// Starts a step to which `micro_batches` will contribute: every gradient counts as zero. Its memory is as it was
+  /// until the first contribution, which replaces it.
+  void begin_step(int64_t micro_batches);
+  /// One micro-batch fewer will contribute.
+  void skip_micro_batch() { --micro_batches_; }
+  /// Has the last contribution of this step landed in all of the bucket's parameters?
+  bool complete(const Bucket& bucket) const;
+  /// InternalError unless every parameter got exactly micro-batches x uses contributions.
+  void audit() const;
 
  private:
   std::deque<Param> storage_;  // order of declaration: order of use
   std::map<std::string, Param*> by_name_;
   std::vector<Bucket> buckets_;
+  int64_t micro_batches_ = 0;
 };
 
 /// Writes the initial values of a parameter's local slice.

@@ -43,11 +43,19 @@ using StateSpec = std::vector<TensorSpec>;
 uint64_t schema_hash(const StateSpec& spec);
 std::string to_string(const StateSpec& spec);
 
+/// What a micro-batch's tensors measure; every stage knows it, so every stage knows all shapes.
+struct BatchShape {
+  int64_t rows = 0, seq = 0;
+  int64_t source_seq = 0;  // of the encoder's input, in encoder-decoder models
+  auto operator<=>(const BatchShape&) const = default;
+};
+
 struct Batch {
   State tensors;       // "input_ids", "labels": [rows, seq], int64
   at::Tensor samples;  // [rows] int64: index of each row in the global batch
-  int64_t rows = 0, seq = 0;
+  int64_t rows = 0, seq = 0, source_seq = 0;
   int64_t position = 0;  // of the first token, when earlier ones are in a cache
+  BatchShape shape() const { return {rows, seq, source_seq}; }
 };
 Batch to_tensors(const data::Batch& batch);
 

@@ -15,7 +15,7 @@ using layout::Axis;
 
 GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
                    int zero_stage)
-    : mesh_(&mesh), scatter_(zero_stage >= 1) {
+    : mesh_(&mesh), store_(&store), scatter_(zero_stage >= 1) {
   if (zero_stage < 0 || zero_stage > 1)
     throw base::ConfigError(
         fmt::format("zero_optimization.stage {} is not available; use 0 or 1", zero_stage));
@@ -52,8 +52,7 @@ layout::Range GradSync::shard(const nn::Bucket& bucket) const {
   return layout::split_range(bucket.grad.numel(), mesh_->dp.size(), mesh_->dp.rank());
 }
 
-void GradSync::begin(int64_t micro_batches) {
-  micro_batches_ = micro_batches;
+void GradSync::begin() {
   next_ = 0;
   finished_ = false;
 }
@@ -87,17 +86,11 @@ void GradSync::start_data(Exchange& exchange) {
   exchange.phase = Phase::data_sum;
 }
 
-bool GradSync::complete(const nn::Bucket& bucket) const {
-  return std::ranges::all_of(bucket.params, [&](const nn::Param* param) {
-    return param->contributions == micro_batches_ * param->uses;
-  });
-}
-
 void GradSync::landed() {
   for (; next_ < exchanges_.size(); ++next_) {
     Exchange& exchange = exchanges_[next_];
     if (tied(exchange)) continue;
-    if (!complete(*exchange.bucket)) return;
+    if (!store_->complete(*exchange.bucket)) return;
     start(exchange);
   }
 }

@@ -9,7 +9,7 @@
 // plain sum.
 //
 //   GradSync sync(world, mesh, store, zero_stage);
-//   sync.begin(micro_batches);  ... sync.landed() after each layer's backward ...;  sync.finish();
+//   sync.begin();  ... sync.landed() whenever contributions have ...;  sync.finish();
 
 #include <vector>
 
@@ -24,8 +24,8 @@ class GradSync {
   /// `store` outlive it.
   GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store, int zero_stage);
 
-  /// Starts a step of `micro_batches`. Local.
-  void begin(int64_t micro_batches);
+  /// Starts a step. Local.
+  void begin();
   /// Starts the exchange of the buckets whose last contribution has landed, in the store's order up
   /// to the first that is not complete: so the ranks of a group start them in one order, whenever
   /// they call and whatever they hold. Tied buckets wait for finish().
@@ -48,14 +48,13 @@ class GradSync {
     comm::Work work;
   };
   static bool tied(const Exchange& exchange) { return exchange.bucket->stages.size() > 1; }
-  bool complete(const nn::Bucket& bucket) const;
   void start(Exchange& exchange);
   void start_first(Exchange& exchange);
   void start_data(Exchange& exchange);
 
   const dist::DeviceMesh* mesh_;
+  const nn::ParamStore* store_;
   bool scatter_;
-  int64_t micro_batches_ = 0;
   std::vector<Exchange> exchanges_;  // in the store's order
   size_t next_ = 0;                  // the first that has not been started
   bool finished_ = true;

@@ -4,8 +4,7 @@
 // 1 each data rank updates the shard of every bucket whose optimizer state it holds and gathers the
 // rest. ZeRO 0 and 1 give the same bits.
 //
-//   optimizer.sync().begin(micro_batches);  ...backward...;  StepReport report =
-//   optimizer.step(lr);
+//   optimizer.sync().begin();  ...backward...;  StepReport report = optimizer.step(lr);
 
 #include <memory>
 

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
+#include <utility>
 
 #include "trireme/base/error.h"
 
@@ -21,6 +21,15 @@ bool is_receive(Op op) {
   return op == Op::RecvF || op == Op::RecvB;
 }
 
+bool is_backward(Op op) {
+  return op != Op::F && op != Op::SendF && op != Op::RecvF;
+}
+
+/// Of the message that carries a micro-batch's loss to the other stages.
+uint64_t loss_tag(int micro_batch) {
+  return (1ULL << 63) | static_cast<uint32_t>(micro_batch);
+}
+
 schedule::Schedule prepared(const schedule::Schedule& schedule, const nn::Model& model,
                             const dist::DeviceMesh& mesh) {
   schedule::Schedule full = schedule::with_communication(schedule);
@@ -37,22 +46,6 @@ schedule::Schedule prepared(const schedule::Schedule& schedule, const nn::Model&
 }
 
 }  // namespace
-
-/// What lives as long as one step.
-struct Executor::Step {
-  std::span<const nn::Batch> batches;
-  nn::Random random;
-  nn::Mode mode;
-  const RunOptions& options;
-  StepResult result = {};
-  std::map<std::tuple<Op, int, int>, nn::State> waiting = {};  // by the action that takes it
-  std::vector<at::Tensor> losses = {};                         // by micro-batch
-  comm::Work weight_known = {};
-  size_t posted = 0;  // position in the program up to which receives are posted
-  size_t open = 0;    // receives posted and not yet taken
-
-  bool takes_part(const Action& action) const { return batches[action.micro_batch].rows > 0; }
-};
 
 Executor::Executor(const schedule::Schedule& schedule, nn::Model& model,
                    const dist::DeviceMesh& mesh, const StageOptions& options,
@@ -77,140 +70,216 @@ Executor::Executor(const schedule::Schedule& schedule, nn::Model& model,
 
 StepResult Executor::run(std::span<const nn::Batch> micro_batches, const nn::Random& random,
                          nn::Mode mode, const RunOptions& options) {
-  base::check(std::ssize(micro_batches) == schedule_.micro_batches,
-              "schedule {} runs {} micro-batches, but {} were given", schedule_.name,
-              schedule_.micro_batches, micro_batches.size());
-  base::check(options.caches.empty() || options.caches.size() == micro_batches.size(),
-              "{} caches for {} micro-batches", options.caches.size(), micro_batches.size());
-  base::check(options.loss || !trains_, "a schedule with backward passes needs the loss");
-  const auto start = std::chrono::steady_clock::now();
-  auto now = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-
-  Step step{.batches = micro_batches, .random = random, .mode = mode, .options = options};
-  step.losses.resize(micro_batches.size());
-  if (options.outputs && local_chunk_.back() >= 0) step.result.outputs.resize(micro_batches.size());
-  int64_t taking_part = 0;
-  for (const nn::Batch& batch : micro_batches) {
-    if (batch.rows == 0) continue;
-    ++taking_part;
-    if (options.loss) step.result.weight += model_.def.loss_weight(batch);
-  }
-  if (options.loss)
-    step.weight_known = mesh_.dp.all_reduce(&step.result.weight, 1, base::DType::i64);
-  if (trains_) stage_.begin_step(taking_part);
-
-  const std::vector<Action>& program = schedule_.program[mesh_.coord.pp];
-  for (size_t position = 0; position < program.size(); ++position) {
-    const Action& action = program[position];
-    if (!step.takes_part(action)) continue;
-    post_receives(position, step);
-    const double begin = options.record ? now() : 0;
-    execute(action, step);
-    step.result.peak_live = std::max(step.result.peak_live, stage_.live());
-    if (options.record) step.result.executed.push_back({action, begin, now()});
-  }
-
-  if (trains_) stage_.end_step();
-  step.weight_known.wait();
-  p2p_.finish();
-  if (options.loss) {
-    // Summed in the order of micro-batches, whatever the schedule's; tensor ranks hold the same.
-    double& sum = step.result.loss_sum;
-    if (mesh_.coord.tp == 0)
-      for (const at::Tensor& loss : step.losses)
-        if (loss.defined()) sum += loss.item<double>();
-    // Over the world, so that the order of operations on dp is left to gradients.
-    mesh_.world.all_reduce(&sum, 1, base::DType::f64).wait();
-  }
-  return std::move(step.result);
+  return Step(*this, micro_batches, random, mode, options, false).finish();
 }
 
-void Executor::execute(const Action& action, Step& step) {
+Step Executor::begin(std::span<const nn::Batch> micro_batches, const nn::Random& random,
+                     const RunOptions& options) {
+  base::check(trains_, "schedule {} has no backward passes to step through", schedule_.name);
+  return Step(*this, micro_batches, random, nn::Mode::train, options, true);
+}
+
+Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Random& random,
+           nn::Mode mode, const RunOptions& options, bool stepped)
+    : executor_(executor),
+      batches_(batches),
+      random_(random),
+      mode_(mode),
+      options_(options),
+      stepped_(stepped),
+      losses_(batches.size()),
+      shared_losses_(batches.size()),
+      decisions_(batches.size(), stepped ? Decision::open : Decision::runs),
+      scales_(batches.size(), 1.0) {
+  const schedule::Schedule& schedule = executor.schedule_;
+  base::check(std::ssize(batches) == schedule.micro_batches,
+              "schedule {} runs {} micro-batches, but {} were given", schedule.name,
+              schedule.micro_batches, batches.size());
+  base::check(options.caches.empty() || options.caches.size() == batches.size(),
+              "{} caches for {} micro-batches", options.caches.size(), batches.size());
+  base::check(options.loss || !executor.trains_, "a schedule with backward passes needs the loss");
+  // Recorded times of all ranks begin together.
+  if (options.record) executor.mesh_.world.barrier();
+  start_ = std::chrono::steady_clock::now();
+
+  if (options.outputs && executor.local_chunk_.back() >= 0) result_.outputs.resize(batches.size());
+  int64_t taking_part = 0;
+  for (const nn::Batch& batch : batches) {
+    if (batch.rows == 0) continue;
+    ++taking_part;
+    if (options.loss) result_.weight += executor.model_.def.loss_weight(batch);
+  }
+  if (options.loss)
+    weight_known_ = executor.mesh_.dp.all_reduce(&result_.weight, 1, base::DType::i64);
+  if (executor.trains_) executor.stage_.begin_step(taking_part);
+}
+
+double Step::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+bool Step::idle(const Action& action) const {
+  const int m = action.micro_batch;
+  return batches_[m].rows == 0 || (is_backward(action.op) && decisions_[m] == Decision::skipped);
+}
+
+MicroBatch* Step::next() {
+  const std::vector<Action>& program = executor_.program();
+  if (std::exchange(presented_, false)) decide(current_.index_, current_.scale_);
+  for (; position_ < program.size(); ++position_) {
+    const Action& action = program[position_];
+    if (idle(action)) continue;
+    if (is_backward(action.op) && decisions_[action.micro_batch] == Decision::open)
+      return present(action.micro_batch);
+    try {
+      post_receives();
+      const double begin = options_.record ? now() : 0;
+      run(action);
+      result_.peak_live = std::max(result_.peak_live, executor_.stage_.live());
+      if (options_.record) result_.executed.push_back({action, begin, now()});
+    } catch (const base::CommError& e) {
+      throw base::CommError(fmt::format("{} (stage {} was at {}, action {} of {} in schedule {})",
+                                        e.what(), executor_.mesh_.coord.pp, to_string(action),
+                                        position_ + 1, program.size(), executor_.schedule_.name));
+    }
+  }
+  return nullptr;
+}
+
+StepResult Step::finish() {
+  while (next()) {
+  }
+  if (executor_.trains_) executor_.stage_.end_step();
+  weight_known_.wait();
+  executor_.p2p_.finish();
+  for (comm::Work& send : sends_) send.wait();
+  if (options_.loss) {
+    // Summed in the order of micro-batches, whatever the schedule's; tensor ranks hold the same.
+    double& sum = result_.loss_sum;
+    if (executor_.mesh_.coord.tp == 0)
+      for (const at::Tensor& loss : losses_)
+        if (loss.defined()) sum += loss.item<double>();
+    // Over the world, so that the order of operations on dp is left to gradients.
+    executor_.mesh_.world.all_reduce(&sum, 1, base::DType::f64).wait();
+  }
+  return std::move(result_);
+}
+
+MicroBatch* Step::present(int m) {
+  const int last = executor_.schedule_.rank_of_chunk.back();
+  if (executor_.mesh_.coord.pp != last)
+    executor_.mesh_.pp.irecv(&shared_losses_[m], sizeof(double), last, loss_tag(m)).wait();
+  current_ = MicroBatch();
+  current_.index_ = m;
+  current_.loss_sum_ = shared_losses_[m];
+  current_.weight_ = executor_.model_.def.loss_weight(batches_[m]);
+  if (!result_.outputs.empty()) current_.outputs_ = &result_.outputs[m];
+  presented_ = true;
+  return &current_;
+}
+
+void Step::decide(int m, std::optional<double> scale) {
+  decisions_[m] = scale ? Decision::runs : Decision::skipped;
+  if (scale) {
+    scales_[m] = *scale;
+    return;
+  }
+  executor_.model_.store.skip_micro_batch();
+  executor_.stage_.drop(m);
+}
+
+void Step::run(const Action& action) {
   const auto [op, chunk, micro_batch] = action;
-  const nn::Batch& batch = step.batches[micro_batch];
+  const nn::Batch& batch = batches_[micro_batch];
   switch (op) {
     case Op::F:
-      return forward(action, step);
+      return forward(action);
     case Op::B:
     case Op::I:
-      return backward(action, step);
+      return backward(action);
     case Op::W:
-      return stage_.weights(local_chunk_[chunk], micro_batch);
+      return executor_.stage_.weights(executor_.local_chunk_[chunk], micro_batch);
     case Op::SendF:
     case Op::SendB:
-      return p2p_.send(action, take(op, chunk, micro_batch, step), batch);
+      return executor_.p2p_.send(action, take(op, chunk, micro_batch), batch);
     case Op::RecvF:
     case Op::RecvB:
-      step.waiting[{op == Op::RecvF ? Op::F : Op::B, chunk, micro_batch}] =
-          p2p_.receive(action, batch);
-      --step.open;
+      waiting_[{op == Op::RecvF ? Op::F : Op::B, chunk, micro_batch}] =
+          executor_.p2p_.receive(action, batch);
+      --open_;
       return;
   }
 }
 
-void Executor::forward(const Action& action, Step& step) {
+void Step::forward(const Action& action) {
   const auto [op, chunk, micro_batch] = action;
-  const nn::Context context = this->context(micro_batch, step);
-  const bool splits = splits_[chunk * schedule_.micro_batches + micro_batch];
-  const Keep keep = !trains_ ? Keep::nothing : splits ? Keep::split_weights : Keep::graph;
-  nn::State in = chunk == 0 ? nn::State() : take(Op::F, chunk, micro_batch, step);
-  nn::State out = stage_.forward(local_chunk_[chunk], micro_batch, std::move(in), context, keep);
-  if (!trains_) step.result.peak_live = std::max<int64_t>(step.result.peak_live, 1);
-  if (!is_last(chunk)) {
-    const bool sends = schedule_.crosses(chunk, chunk + 1);
-    step.waiting[{sends ? Op::SendF : Op::F, sends ? chunk : chunk + 1, micro_batch}] =
-        std::move(out);
+  const schedule::Schedule& schedule = executor_.schedule_;
+  Stage& stage = executor_.stage_;
+  const int local = executor_.local_chunk_[chunk];
+  const nn::Context context = this->context(micro_batch);
+  const bool splits = executor_.splits_[chunk * schedule.micro_batches + micro_batch];
+  const Keep keep = !executor_.trains_ ? Keep::nothing : splits ? Keep::split_weights : Keep::graph;
+  nn::State in = chunk == 0 ? nn::State() : take(Op::F, chunk, micro_batch);
+  nn::State out = stage.forward(local, micro_batch, std::move(in), context, keep);
+  if (!executor_.trains_) result_.peak_live = std::max<int64_t>(result_.peak_live, 1);
+  if (!executor_.is_last(chunk)) {
+    const bool sends = schedule.crosses(chunk, chunk + 1);
+    waiting_[{sends ? Op::SendF : Op::F, sends ? chunk : chunk + 1, micro_batch}] = std::move(out);
     return;
   }
-  if (step.options.loss)
-    step.losses[micro_batch] = stage_.loss(local_chunk_[chunk], micro_batch, out, context);
-  if (step.options.outputs)
+  if (options_.loss) losses_[micro_batch] = stage.loss(local, micro_batch, out, context);
+  if (options_.outputs)
     for (const auto& [name, tensor] : out.tensors())
-      step.result.outputs[micro_batch].set(name, tensor.detach());
+      result_.outputs[micro_batch].set(name, tensor.detach());
+  if (!stepped_) return;
+  shared_losses_[micro_batch] = losses_[micro_batch].item<double>();
+  for (int stage = 0; stage < schedule.ranks; ++stage)
+    if (stage != executor_.mesh_.coord.pp)
+      sends_.push_back(executor_.mesh_.pp.isend(&shared_losses_[micro_batch], sizeof(double), stage,
+                                                loss_tag(micro_batch)));
 }
 
-void Executor::backward(const Action& action, Step& step) {
+void Step::backward(const Action& action) {
   const auto [op, chunk, micro_batch] = action;
+  const int local = executor_.local_chunk_[chunk];
   nn::State gradients;
-  if (is_last(chunk)) {
-    step.weight_known.wait();
-    const int64_t weight = step.result.weight;
+  if (executor_.is_last(chunk)) {
+    weight_known_.wait();
     // Without a counted item in the whole batch there is no mean; all gradients are zero.
-    gradients = stage_.loss_gradients(local_chunk_[chunk], micro_batch,
-                                      weight > 0 ? 1.0 / static_cast<double>(weight) : 0.0);
+    const double mean = result_.weight > 0 ? 1.0 / static_cast<double>(result_.weight) : 0.0;
+    gradients = executor_.stage_.loss_gradients(local, micro_batch, scales_[micro_batch] * mean);
   } else {
-    gradients = take(Op::B, chunk, micro_batch, step);
+    gradients = take(Op::B, chunk, micro_batch);
   }
-  gradients = stage_.backward(local_chunk_[chunk], micro_batch, std::move(gradients));
+  gradients = executor_.stage_.backward(local, micro_batch, std::move(gradients));
   if (chunk == 0) return;
-  const bool sends = schedule_.crosses(chunk, chunk - 1);
-  step.waiting[{sends ? Op::SendB : Op::B, sends ? chunk : chunk - 1, micro_batch}] =
+  const bool sends = executor_.schedule_.crosses(chunk, chunk - 1);
+  waiting_[{sends ? Op::SendB : Op::B, sends ? chunk : chunk - 1, micro_batch}] =
       std::move(gradients);
 }
 
-void Executor::post_receives(size_t position, Step& step) {
-  const std::vector<Action>& program = schedule_.program[mesh_.coord.pp];
+void Step::post_receives() {
+  const std::vector<Action>& program = executor_.program();
   // The current action's own receive, if it is one, is always posted.
-  for (; step.posted < program.size() && (step.open < kReceivesAhead || step.posted <= position);
-       ++step.posted) {
-    const Action& action = program[step.posted];
-    if (!is_receive(action.op) || !step.takes_part(action)) continue;
-    p2p_.post(action, step.batches[action.micro_batch]);
-    ++step.open;
+  for (; posted_ < program.size() && (open_ < kReceivesAhead || posted_ <= position_); ++posted_) {
+    const Action& action = program[posted_];
+    if (!is_receive(action.op) || idle(action)) continue;
+    // Whether this one comes at all is not known yet.
+    if (action.op == Op::RecvB && decisions_[action.micro_batch] == Decision::open) return;
+    executor_.p2p_.post(action, batches_[action.micro_batch]);
+    ++open_;
   }
 }
 
-nn::Context Executor::context(int micro_batch, const Step& step) const {
-  nn::Context context{.batch = step.batches[micro_batch], .mode = step.mode, .random = step.random};
-  if (!step.options.caches.empty()) context.cache = &step.options.caches[micro_batch];
+nn::Context Step::context(int micro_batch) const {
+  nn::Context context{.batch = batches_[micro_batch], .mode = mode_, .random = random_};
+  if (!options_.caches.empty()) context.cache = &options_.caches[micro_batch];
   return context;
 }
 
-nn::State Executor::take(Op op, int chunk, int micro_batch, Step& step) {
-  auto node = step.waiting.extract({op, chunk, micro_batch});
-  base::check(!node.empty(), "schedule {}: nothing is there for {}", schedule_.name,
+nn::State Step::take(Op op, int chunk, int micro_batch) {
+  auto node = waiting_.extract({op, chunk, micro_batch});
+  base::check(!node.empty(), "schedule {}: nothing is there for {}", executor_.schedule_.name,
               to_string(Action{op, chunk, micro_batch}));
   return std::move(node.mapped());
 }

@@ -157,9 +157,9 @@ std::string P2P::name(const Action& action) const {
 }
 
 const nn::StateSpec& P2P::spec(const Edge& edge, const nn::Batch& batch) {
-  auto [entry, added] = specs_.try_emplace({edge.chunk, edge.gradient, batch.rows, batch.seq});
+  auto [entry, added] = specs_.try_emplace({edge.chunk, edge.gradient, batch.shape()});
   if (added) {
-    entry->second = model_.entering(first_layer_[edge.chunk], batch.rows, batch.seq);
+    entry->second = model_.entering(first_layer_[edge.chunk], batch.shape());
     if (edge.gradient)
       std::erase_if(entry->second, [](const nn::TensorSpec& t) { return !t.requires_grad; });
   }

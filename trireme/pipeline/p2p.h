@@ -1,10 +1,11 @@
 #pragma once
 // P2P: carries a State along an edge of the pipeline, from chunk to chunk.
 //
-// Both ends derive what travels (names, shapes, dtypes, which tensors carry a gradient) from the layers'
-// descriptions and the micro-batch's shape, so nothing is negotiated and receives are posted ahead. One message is
-// a header (64 bytes, the 64-bit hash of that schema first) and the tensors, each at a multiple of 64 bytes. What
-// does not fit the schema is a CommError that names the edge, the transfer and both schemas.
+// Both ends derive what travels (names, shapes, dtypes, which tensors carry a gradient) from the
+// layers' descriptions and the micro-batch's shape, so nothing is negotiated and receives are
+// posted ahead. One message is a header (64 bytes, the 64-bit hash of that schema first) and the
+// tensors, each at a multiple of 64 bytes. What does not fit the schema is a CommError that names
+// the edge, the transfer and both schemas.
 
 #include <map>
 #include <tuple>
@@ -17,11 +18,13 @@ namespace trireme::pipeline {
 
 class P2P {
  public:
-  /// `pp` is the pipeline axis' communicator, its ranks the schedule's. `gradients`: a backward pass follows, so
-  /// both ends must agree on what carries a gradient. `model` outlives this.
-  P2P(const nn::Model& model, const comm::Comm& pp, const schedule::Schedule& schedule, bool gradients);
+  /// `pp` is the pipeline axis' communicator, its ranks the schedule's. `gradients`: a backward
+  /// pass follows, so both ends must agree on what carries a gradient. `model` outlives this.
+  P2P(const nn::Model& model, const comm::Comm& pp, const schedule::Schedule& schedule,
+      bool gradients);
 
-  /// Starts an action SendF or SendB; never blocks. Of a SendB the gradients that are absent are zeros.
+  /// Starts an action SendF or SendB; never blocks. Of a SendB the gradients that are absent are
+  /// zeros.
   void send(const schedule::Action& action, const nn::State& state, const nn::Batch& batch);
   /// Posts the receive of an action RecvF or RecvB.
   void post(const schedule::Action& action, const nn::Batch& batch);
@@ -42,9 +45,9 @@ class P2P {
   };
   /// Where an action's message goes or comes from.
   struct Edge {
-    int chunk;       // the State that travels is the one that enters this chunk, or its gradient
+    int chunk;  // the State that travels is the one that enters this chunk, or its gradient
     bool gradient;
-    int peer;        // stage
+    int peer;  // stage
     uint64_t tag;
   };
   Edge edge(const schedule::Action& action) const;
@@ -56,7 +59,7 @@ class P2P {
   comm::Comm pp_;
   std::vector<int> rank_of_chunk_, first_layer_;
   bool gradients_;
-  std::map<std::tuple<int, bool, int64_t, int64_t>, nn::StateSpec> specs_;
+  std::map<std::tuple<int, bool, nn::BatchShape>, nn::StateSpec> specs_;
   std::map<uint64_t, Incoming> incoming_;  // by tag
   std::vector<Outgoing> outgoing_;
 };

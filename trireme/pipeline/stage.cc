@@ -40,15 +40,12 @@ Stage::Stage(nn::Model& model, const dist::DeviceMesh& mesh, const StageOptions&
 
 void Stage::begin_step(int64_t micro_batches) {
   slots_.clear();
-  model_.store.zero_grad();
-  micro_batches_ = micro_batches;
-  landed_ = cursor_ = 0;
+  model_.store.begin_step(micro_batches);
 }
 
 void Stage::end_step() {
   base::check(slots_.empty(), "{} micro-batches were left without a backward pass", slots_.size());
-  model_.store.audit(micro_batches_);
-  land_buckets();
+  model_.store.audit();
 }
 
 nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Context& context,
@@ -76,8 +73,8 @@ nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Con
       at::NoGradGuard no_grad;
       in = run_layer(chunk, i, segment.in, slot.context);
       // Without a graph the layer's description says which tensors carry a gradient.
-      for (const nn::TensorSpec& spec : model_.entering(model_.layer_indices[chunk][i] + 1,
-                                                        context.batch.rows, context.batch.seq))
+      for (const nn::TensorSpec& spec :
+           model_.entering(model_.layer_indices[chunk][i] + 1, context.batch.shape()))
         if (spec.requires_grad) in.set(spec.name, in.at(spec.name).detach().requires_grad_(true));
     } else {
       in = segment.out = run_layer(chunk, i, segment.in, slot.context);
@@ -130,7 +127,8 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
     // Weight gradients that wait would keep what recompute just made.
     if (segment.recompute) slot.weights.drain();
     if (observer_) observer_->after_layer(layer, Pass::backward);
-    if (slot.keep == Keep::graph) land_buckets();
+    if (observer_ && (slot.keep == Keep::graph || segment.recompute))
+      observer_->contributions_landed();
   }
   if (slot.keep == Keep::graph) slots_.erase({chunk, micro_batch});
   return gradients;
@@ -139,7 +137,11 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
 void Stage::weights(int chunk, int micro_batch) {
   slot(chunk, micro_batch).weights.drain();
   slots_.erase({chunk, micro_batch});
-  land_buckets();
+  if (observer_) observer_->contributions_landed();
+}
+
+void Stage::drop(int micro_batch) {
+  std::erase_if(slots_, [&](const auto& slot) { return slot.first.second == micro_batch; });
 }
 
 Stage::Slot& Stage::slot(int chunk, int micro_batch) {
@@ -161,18 +163,6 @@ bool Stage::recomputes(int chunk, size_t index) const {
   const int layer = model_.layer_indices[chunk][index];
   return options_.recompute_every > 0 && model_.def.layers[layer].block &&
          layer % options_.recompute_every == 0;
-}
-
-void Stage::land_buckets() {
-  std::vector<nn::Bucket>& buckets = model_.store.buckets();
-  for (; landed_ < buckets.size(); ++landed_, cursor_ = 0) {
-    const std::vector<nn::Param*>& params = buckets[landed_].params;
-    while (cursor_ < params.size() &&
-           params[cursor_]->contributions == micro_batches_ * params[cursor_]->uses)
-      ++cursor_;
-    if (cursor_ < params.size()) return;
-    if (observer_) observer_->contribution_landed(buckets[landed_]);
-  }
 }
 
 }  // namespace trireme::pipeline

@@ -1,10 +1,11 @@
 #pragma once
-// Stage: this rank's layers in a pipeline, run micro-batch by micro-batch. It knows nothing of schedules or
-// messages.
+// Stage: this rank's layers in a pipeline, run micro-batch by micro-batch. It knows nothing of
+// schedules or messages.
 //
-// Each layer is its own autograd segment: its inputs are cut off from the layer before, so the backward pass is a
-// plain loop over the layers in reverse, and recompute, gathering, freeing and counting all happen in that loop.
-// What a micro-batch keeps lives from `forward` to `backward` (or to `weights`, where these gradients wait).
+// Each layer is its own autograd segment: its inputs are cut off from the layer before, so the
+// backward pass is a plain loop over the layers in reverse, and recompute, gathering, freeing and
+// counting all happen in that loop. What a micro-batch keeps lives from `forward` to `backward` (or
+// to `weights`, where these gradients wait).
 
 #include <map>
 
@@ -22,7 +23,8 @@ enum class Keep : uint8_t {
 };
 
 struct StageOptions {
-  /// Every k-th block of the chain keeps its inputs only and runs forward again before its backward; 0: none.
+  /// Every k-th block of the chain keeps its inputs only and runs forward again before its
+  /// backward; 0: none.
   int recompute_every = 0;
 };
 
@@ -34,21 +36,25 @@ class Stage {
 
   /// Zeroes the gradients; `micro_batches` will contribute to them.
   void begin_step(int64_t micro_batches);
-  /// Tells the observer of buckets nobody contributed to; InternalError when a contribution lacks.
+  /// InternalError when a contribution lacks.
   void end_step();
 
-  /// Runs the layers of `chunk` (an index among this rank's chunks) on `in`; the State that leaves carries no
-  /// graph. `context.batch` must live until the slot is freed. Collective over tp, as are the others.
-  nn::State forward(int chunk, int micro_batch, nn::State in, const nn::Context& context, Keep keep);
+  /// Runs the layers of `chunk` (an index among this rank's chunks) on `in`; the State that leaves
+  /// carries no graph. `context.batch` must live until the slot is freed. Collective over tp, as
+  /// are the others.
+  nn::State forward(int chunk, int micro_batch, nn::State in, const nn::Context& context,
+                    Keep keep);
   /// The loss (a sum over counted items) of what the last chunk returned.
   at::Tensor loss(int chunk, int micro_batch, const nn::State& out, const nn::Context& context);
   /// Gradients of the last chunk's outputs, the loss weighted by `weight`.
   nn::State loss_gradients(int chunk, int micro_batch, double weight);
-  /// Gradients of the chunk's inputs from those of its outputs; frees as it goes. A tensor that carries no
-  /// gradient, or got none, is absent.
+  /// Gradients of the chunk's inputs from those of its outputs; frees as it goes. A tensor that
+  /// carries no gradient, or got none, is absent.
   nn::State backward(int chunk, int micro_batch, nn::State gradients);
   /// The weight gradients that `backward` left (Keep::split_weights).
   void weights(int chunk, int micro_batch);
+  /// Frees what the micro-batch keeps, in all chunks: it will have no backward pass.
+  void drop(int micro_batch);
 
   /// Micro-batches of chunks that keep something now.
   int64_t live() const { return std::ssize(slots_); }
@@ -69,7 +75,6 @@ class Stage {
   Slot& slot(int chunk, int micro_batch);
   nn::State run_layer(int chunk, size_t index, const nn::State& in, const nn::Context& context);
   bool recomputes(int chunk, size_t index) const;
-  void land_buckets();
 
   nn::Model& model_;
   const dist::DeviceMesh& mesh_;
@@ -77,8 +82,6 @@ class Stage {
   StepObserver* observer_;
   at::Tensor anchor_;
   std::map<std::pair<int, int>, Slot> slots_;  // by chunk and micro-batch
-  int64_t micro_batches_ = 0;
-  size_t landed_ = 0, cursor_ = 0;  // buckets that are complete; parameters of the next one that are
 };
 
 }  // namespace trireme::pipeline

@@ -21,7 +21,7 @@ int count_blocks(const nn::ModelDef& def) {
 }
 
 std::vector<int> blocks_of(const nn::ModelDef& def, const Placement& placement) {
-  if (placement.blocks_per_stage) return *placement.blocks_per_stage;
+  if (placement.blocks_per_chunk) return *placement.blocks_per_chunk;
   return layout::distribute_layers(count_blocks(def), placement.schedule.chunks);
 }
 
@@ -54,12 +54,20 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
   placement.options = {.dtype = base::dtype_of(config.train.dtype),
                        .sequence_parallel = dist.sequence_parallel,
                        .seed = static_cast<uint64_t>(config.train.seed)};
-  int blocks = count_blocks(models::make_model(model_tree(config.model), degrees.tp));
-  if (dist.pipeline_num_layers && *dist.pipeline_num_layers != blocks) {
-    throw base::ConfigError(fmt::format("train.dist.pipeline_num_layers is {}, but the model has {} layers; remove the key",
-                                        *dist.pipeline_num_layers, blocks));
+  const base::Json tree = model_tree(config.model);
+  const layout::ModelDescription whole =
+      describe(tree, {.mesh = placement.mesh, .schedule = schedule::gpipe({}), .options = placement.options},
+               config.data.seq_length);
+  std::vector<double> costs;
+  double first = 0, last = 0;  // of what comes before the first block, and after the last one
+  for (const auto& layer : whole.layers) {
+    if (layer.block) costs.push_back(layer.flops);
+    else (costs.empty() ? first : last) += layer.flops;
   }
-  placement.blocks_per_stage = config::resolve_stage_layers(dist, blocks);
+  placement.blocks_per_chunk =
+      config::resolve_stage_layers(dist, static_cast<int>(costs.size()), placement.schedule.chunks);
+  if (!placement.blocks_per_chunk && dist.balance == "cost")
+    placement.blocks_per_chunk = layout::distribute_layers_by_cost(costs, placement.schedule.chunks, first, last);
   return placement;
 }
 

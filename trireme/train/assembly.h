@@ -16,7 +16,7 @@ namespace trireme::train {
 struct Placement {
   layout::Mesh mesh;
   schedule::Schedule schedule;
-  std::optional<std::vector<int>> blocks_per_stage = {};  // nothing: an even split
+  std::optional<std::vector<int>> blocks_per_chunk = {};  // nothing: an even split
   nn::BuildOptions options = {};
 };
 

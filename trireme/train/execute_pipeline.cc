@@ -1,14 +1,11 @@
 #include "trireme/train/execute_pipeline.h"
 
-#include <algorithm>
-
 namespace trireme::train {
 
 pipeline::StepResult execute_pipeline(pipeline::Executor& executor, optim::ShardedOptimizer& optimizer,
                                       std::span<const nn::Batch> micro_batches, const nn::Random& random,
                                       const pipeline::RunOptions& options) {
-  optimizer.sync().begin(std::count_if(micro_batches.begin(), micro_batches.end(),
-                                       [](const nn::Batch& batch) { return batch.rows > 0; }));
+  optimizer.sync().begin();
   return executor.run(micro_batches, random, nn::Mode::train, options);
 }
 

@@ -12,9 +12,7 @@ namespace trireme::train {
 class OverlappedSync : public pipeline::StepObserver {
  public:
   explicit OverlappedSync(optim::GradSync& sync) : sync_(sync) {}
-  void after_layer(int, pipeline::Pass pass) override {
-    if (pass == pipeline::Pass::backward) sync_.landed();
-  }
+  void contributions_landed() override { sync_.landed(); }
 
  private:
   optim::GradSync& sync_;

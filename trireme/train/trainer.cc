@@ -77,7 +77,9 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
   Position position;
   if (resumed) position = restore_run(config, *source, optimizer);
   OverlappedSync overlap(optimizer.sync());
-  pipeline::Executor executor(run->schedule, *run->model, mesh, {}, &overlap);
+  const config::ActivationCheckpoint& recompute = config.train.activation_checkpoint;
+  pipeline::Executor executor(run->schedule, *run->model, mesh,
+                              {.recompute_every = recompute.enabled ? recompute.every : 0}, &overlap);
   std::optional<Evaluator> evaluator;
   if (config.train.evaluation.enabled && !config.data.valid.empty()) {
     evaluator.emplace(*run, open_data(config, config.data.valid, false, run->model->def.vocab_size), plan,

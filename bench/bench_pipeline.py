@@ -1,0 +1,28 @@
+"""A pipelined training step (8 layers, hidden 512, vocabulary 8192, 8 micro-batches of 1 x 256 tokens, 2 processes of
+one thread) against torch.distributed.pipelining on Gloo, and what the executor itself takes."""
+
+import subprocess
+import sys
+
+from harness import ROOT, Steps, benchmark, program, row
+
+RANKS, MICRO_BATCHES, SEQ = 2, 8, 256
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zb-v": 2}
+
+
+@benchmark("pipeline_step")
+def pipeline_step():
+    for schedule, chunks in CHUNKS.items():
+        arguments = [schedule, str(chunks), str(MICRO_BATCHES), str(SEQ)]
+        ours = Steps([program(), "launch", "--nproc", str(RANKS), "--no-prefix", "--", program("pipeline_step"), *arguments])
+        peer = Steps([sys.executable, str(ROOT / "bench/pipeline_step_peer.py"), *arguments, str(RANKS)])
+        yield row(f"pipeline step, {schedule}" + (f" with {chunks} chunks" if chunks > 1 else ""), "s", ours=ours, peer=peer)
+        ours.end(), peer.end()
+
+
+@benchmark("executor_overhead")
+def executor_overhead():
+    """The peer is the bound: 20 us an action."""
+    measured = min(float(subprocess.check_output([program("executor_overhead")])) for _ in range(5))
+    yield {"name": "executor, an action of empty layers", "ours": measured, "peer": 20.0, "ratio": 20 / measured,
+           "unit": "us (bound)", "pairs": 5}
