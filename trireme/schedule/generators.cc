@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/schedule/frame.h"
 
 namespace trireme::schedule {
 
@@ -13,51 +15,109 @@ namespace {
 /// A generator's entry: a new pipeline is one function and one line of this table.
 struct Generator {
   std::string_view name;
-  Schedule (*make)(const Request&);
-  bool chunks;  // takes several chunks a rank
+  Schedule (*make)(std::string_view name, const Request&);
+  int own_chunks;  // a rank's, where none are asked for
+  bool chunks;     // takes other numbers, too
+  bool memory;     // takes a memory limit
+  bool placement;  // takes a placement
 };
+
+template <Schedule (*make)(const Request&)>
+Schedule unnamed(std::string_view, const Request& request) {
+  return make(request);
+}
+
 constexpr Generator kGenerators[] = {
-    {"gpipe", gpipe, true},
-    {"1f1b", one_f_one_b, false},
-    {"forward", forward_only, true},
+    {"gpipe", unnamed<gpipe>, 1, true, false, false},
+    {"1f1b", unnamed<one_f_one_b>, 1, false, false, false},
+    {"interleaved", unnamed<interleaved>, 2, true, false, false},
+    {"zb-h1", zero_bubble, 1, false, true, false},
+    {"zb-2p", zero_bubble, 1, false, true, false},
+    {"zb-v", v_shape, 2, false, true, false},
+    {"v-half", v_shape, 2, false, true, false},
+    {"v-min", v_shape, 2, false, true, false},
+    {"forward", unnamed<forward_only>, 1, true, false, true},
 };
 
-const Generator* find(std::string_view name) {
+const Generator& find(std::string_view name) {
   auto found = std::ranges::find(kGenerators, name, &Generator::name);
-  return found == std::end(kGenerators) ? nullptr : found;
+  if (found == std::end(kGenerators))
+    throw base::ConfigError(
+        fmt::format("there is no schedule '{}'; known: {}", name, fmt::join(names(), ", ")));
+  return *found;
 }
 
-/// Empty programs, the chunks dealt out round after round: chunk c on rank c % ranks.
-Schedule frame(std::string_view name, const Request& request) {
-  auto [ranks, micro_batches, chunks] = request;
-  if (ranks < 1 || micro_batches < 1 || chunks < 1)
-    throw base::ConfigError(fmt::format(
-        "schedule {}: {} stages, {} micro-batches, {} chunks a stage; each must be at least 1",
-        name, ranks, micro_batches, chunks));
-  if (chunks > 1 && !takes_chunks(name))
-    throw base::ConfigError(fmt::format(
-        "schedule {} has one chunk a stage, but {} were asked for; use 1", name, chunks));
-  Schedule schedule{.name = std::string(name),
-                    .ranks = ranks,
-                    .chunks = ranks * chunks,
-                    .micro_batches = micro_batches};
-  for (int c = 0; c < schedule.chunks; ++c) schedule.rank_of_chunk.push_back(c % ranks);
-  schedule.program.resize(ranks);
-  return schedule;
-}
-
-/// Chunk by chunk, all forwards of a rank.
-void add_forwards(Schedule& schedule) {
-  for (int c = 0; c < schedule.chunks; ++c)
-    for (int m = 0; m < schedule.micro_batches; ++m)
-      schedule.program[schedule.rank_of_chunk[c]].push_back({Op::F, c, m});
+/// Places the chunks where the request says.
+void place(Schedule& schedule, const Request& request) {
+  schedule.rank_of_chunk = request.rank_of_chunk;
+  schedule.chunks = static_cast<int>(std::ssize(request.rank_of_chunk));
+  for (int rank = 0; rank < request.ranks; ++rank)
+    if (std::ranges::find(schedule.rank_of_chunk, rank) == schedule.rank_of_chunk.end())
+      throw base::ConfigError(
+          fmt::format("schedule {}: its placement [{}] leaves stage {} of {} without a chunk",
+                      schedule.name, fmt::join(schedule.rank_of_chunk, ", "), rank, request.ranks));
+  for (int rank : schedule.rank_of_chunk)
+    if (rank < 0 || rank >= request.ranks)
+      throw base::ConfigError(fmt::format(
+          "schedule {}: its placement [{}] names stage {}, outside of [0, {})", schedule.name,
+          fmt::join(schedule.rank_of_chunk, ", "), rank, request.ranks));
 }
 
 }  // namespace
 
+Schedule frame(std::string_view name, const Request& request) {
+  const Generator& generator = find(name);
+  const int chunks = request.chunks_per_rank.value_or(generator.own_chunks);
+  if (request.ranks < 1 || request.micro_batches < 1 || chunks < 1)
+    throw base::ConfigError(fmt::format(
+        "schedule {}: {} stages, {} micro-batches, {} chunks a stage; each must be at least 1",
+        name, request.ranks, request.micro_batches, chunks));
+  if (!takes_chunks(name, chunks))
+    throw base::ConfigError(
+        fmt::format("schedule {} has {} chunk{} a stage, but {} {} asked for; use {}", name,
+                    generator.own_chunks, generator.own_chunks > 1 ? "s" : "", chunks,
+                    chunks > 1 ? "were" : "was", generator.own_chunks));
+  if (request.memory && !generator.memory)
+    throw base::ConfigError(
+        fmt::format("schedule {} takes no memory limit ({} was given); those that do: zb-h1, "
+                    "zb-2p, zb-v, v-half, v-min",
+                    name, *request.memory));
+  if (!request.rank_of_chunk.empty() && (!generator.placement || request.chunks_per_rank))
+    throw base::ConfigError(
+        fmt::format("schedule {}: a placement of chunks is for schedule forward alone, in place of "
+                    "a number of chunks",
+                    name));
+  check(request.costs);
+  Schedule schedule{.name = std::string(name),
+                    .ranks = request.ranks,
+                    .chunks = request.ranks * chunks,
+                    .micro_batches = request.micro_batches};
+  if (!request.rank_of_chunk.empty())
+    place(schedule, request);
+  else
+    for (int c = 0; c < schedule.chunks; ++c) {
+      const bool up = generator.make == v_shape && c >= request.ranks;
+      schedule.rank_of_chunk.push_back(up ? schedule.chunks - 1 - c : c % request.ranks);
+    }
+  schedule.program.resize(request.ranks);
+  return schedule;
+}
+
+int chunk_memory(const Schedule& schedule, double memory) {
+  const double chunks = memory * schedule.chunks / schedule.ranks;
+  if (!(memory >= 1) || chunks > 1e9)
+    throw base::ConfigError(
+        fmt::format("schedule {}: a memory limit of {:g} activations of a whole stage; it must be "
+                    "at least 1, or no micro-batch can pass",
+                    schedule.name, memory));
+  return static_cast<int>(std::floor(chunks + 1e-9));
+}
+
 Schedule gpipe(const Request& request) {
   Schedule schedule = frame("gpipe", request);
-  add_forwards(schedule);
+  for (int c = 0; c < schedule.chunks; ++c)
+    for (int m = 0; m < schedule.micro_batches; ++m)
+      schedule.program[schedule.rank_of_chunk[c]].push_back({Op::F, c, m});
   // Micro-batches come back in the order in which they went, as in 1F1B: gradients are summed
   // alike.
   for (int c = schedule.chunks - 1; c >= 0; --c)
@@ -66,11 +126,11 @@ Schedule gpipe(const Request& request) {
   return schedule;
 }
 
-Schedule one_f_one_b(const Request& request) {
-  Schedule schedule = frame("1f1b", request);
-  const int micro_batches = request.micro_batches;
-  for (int r = 0; r < request.ranks; ++r) {
-    const int warm_up = std::min(request.ranks - 1 - r, micro_batches);
+Schedule one_f_one_b_within(Schedule schedule, int memory) {
+  const int ranks = schedule.ranks, micro_batches = schedule.micro_batches;
+  for (int r = 0; r < ranks; ++r) {
+    const int64_t ahead = ranks == 1 ? 0 : int64_t{memory - 1} * (ranks - 1 - r) / (ranks - 1);
+    const int warm_up = static_cast<int>(std::min<int64_t>(ahead, micro_batches));
     std::vector<Action>& program = schedule.program[r];
     for (int m = 0; m < warm_up; ++m) program.push_back({Op::F, r, m});
     for (int m = 0; m < micro_batches; ++m) {
@@ -81,18 +141,60 @@ Schedule one_f_one_b(const Request& request) {
   return schedule;
 }
 
+Schedule one_f_one_b(const Request& request) {
+  return one_f_one_b_within(frame("1f1b", request), request.ranks);
+}
+
+Schedule interleaved(const Request& request) {
+  Schedule schedule = frame("interleaved", request);
+  const int ranks = schedule.ranks, micro_batches = schedule.micro_batches;
+  const int chunks = schedule.chunks / ranks;
+  // Planned in whole groups: leaving out micro-batches that are not there keeps a schedule valid,
+  // while a smaller last group of its own could wait in a circle.
+  const int whole = (micro_batches + ranks - 1) / ranks * ranks;
+  for (int r = 0; r < ranks; ++r) {
+    std::vector<Action> forwards, backwards;
+    for (int begin = 0; begin < whole; begin += ranks)
+      for (int v = 0; v < chunks; ++v)
+        for (int m = begin; m < begin + ranks; ++m) {
+          forwards.push_back({Op::F, v * ranks + r, m});
+          backwards.push_back({Op::B, (chunks - 1 - v) * ranks + r, m});
+        }
+    auto put = [&](const Action& action) {
+      if (action.micro_batch < micro_batches) schedule.program[r].push_back(action);
+    };
+    const int warm_up = std::min(2 * (ranks - 1 - r) + (chunks - 1) * ranks, whole * chunks);
+    for (int i = 0; i < warm_up; ++i) put(forwards[i]);
+    for (size_t i = 0; i < backwards.size(); ++i) {
+      if (i + warm_up < forwards.size()) put(forwards[i + warm_up]);
+      put(backwards[i]);
+    }
+  }
+  return schedule;
+}
+
 Schedule forward_only(const Request& request) {
   Schedule schedule = frame("forward", request);
-  add_forwards(schedule);
+  // A clock on which each forward takes one tick: what came out of a chunk before this tick may
+  // enter the next one. Deeper chunks first, so that little lies waiting between chunks.
+  std::vector<std::vector<int>> chunks_of(schedule.ranks);
+  for (int c = schedule.chunks - 1; c >= 0; --c) chunks_of[schedule.rank_of_chunk[c]].push_back(c);
+  std::vector<int> done(schedule.chunks, 0);
+  while (done.back() < schedule.micro_batches) {
+    const std::vector<int> before = done;
+    for (int r = 0; r < schedule.ranks; ++r)
+      for (int c : chunks_of[r]) {
+        const int there = c == 0 ? schedule.micro_batches : before[c - 1];
+        if (done[c] == there) continue;
+        schedule.program[r].push_back({Op::F, c, done[c]++});
+        break;
+      }
+  }
   return schedule;
 }
 
 Schedule generate(std::string_view name, const Request& request) {
-  const Generator* generator = find(name);
-  if (!generator)
-    throw base::ConfigError(
-        fmt::format("there is no schedule '{}'; known: {}", name, fmt::join(names(), ", ")));
-  return generator->make(request);
+  return find(name).make(name, request);
 }
 
 std::vector<std::string_view> names() {
@@ -101,9 +203,13 @@ std::vector<std::string_view> names() {
   return names;
 }
 
-bool takes_chunks(std::string_view name) {
-  const Generator* generator = find(name);
-  return generator && generator->chunks;
+bool takes_chunks(std::string_view name, int chunks_per_rank) {
+  const Generator& generator = find(name);
+  return generator.chunks || chunks_per_rank == generator.own_chunks;
+}
+
+bool takes_memory(std::string_view name) {
+  return find(name).memory;
 }
 
 }  // namespace trireme::schedule

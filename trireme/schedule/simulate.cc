@@ -8,28 +8,33 @@
 namespace trireme::schedule {
 
 Simulation simulate(const Schedule& schedule, const Costs& costs) {
-  // Of a whole stage a chunk takes as much as there are ranks for each chunk.
-  const double share = static_cast<double>(schedule.ranks) / schedule.chunks;
+  check(costs);
+  std::vector<ChunkCosts> of(schedule.chunks);
+  for (int c = 0; c < schedule.chunks; ++c) of[c] = costs_of(costs, schedule, c);
   auto duration = [&](const Action& action) {
+    const ChunkCosts& chunk = of[action.chunk];
     switch (action.op) {
       case Op::F:
-        return costs.f * share;
+        return chunk.f;
       case Op::B:
-        return (costs.i + costs.w) * share;
+        return chunk.i + chunk.w;
       case Op::I:
-        return costs.i * share;
+        return chunk.i;
       case Op::W:
-        return costs.w * share;
+        return chunk.w;
       default:
         return 0.0;
     }
   };
+  // Equal chunks are counted in whole numbers and scaled at the end.
+  const bool alike = costs.chunks.empty();
+  const double unit = alike ? of[0].activation : 1;
 
   Simulation result;
   result.timeline.resize(schedule.ranks);
   result.peak_activations.resize(schedule.ranks, 0);
-  std::vector<int> live(schedule.ranks, 0), peak(schedule.ranks, 0);
-  std::vector<double> busy(schedule.ranks, 0);
+  std::vector<double> live(schedule.ranks, 0), busy(schedule.ranks, 0);
+  std::vector<double>& peak = result.peak_activations;
   const bool forward_only = schedule.forward_only();
   const bool finished = Walk(schedule).run(
       duration, costs.comm, [&](int rank, const Action& action, double begin, double end) {
@@ -37,10 +42,14 @@ Simulation simulate(const Schedule& schedule, const Costs& costs) {
         result.timeline[rank].push_back({action, begin, end});
         result.makespan = std::max(result.makespan, end);
         busy[rank] += end - begin;
-        if (action.op == Op::F) peak[rank] = std::max(peak[rank], ++live[rank]);
+        const ChunkCosts& chunk = of[action.chunk];
+        const double held = alike ? 1 : chunk.activation;
+        const bool backward = action.op == Op::B || action.op == Op::I;
+        if (action.op == Op::F) live[rank] += held;
+        peak[rank] = std::max(peak[rank], live[rank] + (backward ? chunk.working : 0));
         // The weights' gradient needs the layer's inputs: they live until W. Without a backward
         // nothing stays.
-        if (action.op == Op::B || action.op == Op::W || forward_only) --live[rank];
+        if (action.op == Op::B || action.op == Op::W || forward_only) live[rank] -= held;
       });
   if (!finished)
     throw base::ConfigError(
@@ -48,7 +57,7 @@ Simulation simulate(const Schedule& schedule, const Costs& costs) {
 
   double idle = 0;
   for (int rank = 0; rank < schedule.ranks; ++rank) {
-    result.peak_activations[rank] = peak[rank] * share;
+    peak[rank] *= unit;
     idle += result.makespan - busy[rank];
     if (result.timeline[rank].empty()) continue;
     const double own = result.timeline[rank].back().end - result.timeline[rank].front().begin;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/schedule/schedule.h"
+#include "trireme/schedule/costs.h"
 
 namespace trireme::schedule {
 
@@ -12,10 +12,6 @@ namespace trireme::schedule {
 /// action.
 void check(const Schedule& schedule);
 
-/// Costs of a whole stage (a chunk takes its share; B takes i + w) and of one message.
-struct Costs {
-  double f = 1, i = 1, w = 1, comm = 0;
-};
 struct Span {
   Action action;
   double begin = 0, end = 0;
@@ -24,9 +20,11 @@ struct Simulation {
   double makespan = 0;
   double bubble = 0;      // idle share of ranks x makespan
   double bubble_own = 0;  // largest idle share of a rank between its own first and last action
-  std::vector<double> peak_activations;       // per rank, in whole-stage activations of one micro-batch
+  std::vector<double> peak_activations;       // per rank; see Costs::chunks for the unit
   std::vector<std::vector<Span>> timeline;    // per rank, compute actions
 };
+/// Activations are held from the forward to the end of B or W; a forward-only schedule holds one at a time. ConfigError
+/// for impossible costs and for a schedule that does not come to its end.
 Simulation simulate(const Schedule& schedule, const Costs& costs);
 
 }  // namespace trireme::schedule

@@ -1,0 +1,19 @@
+#pragma once
+// What the generators share.
+
+#include "trireme/schedule/generators.h"
+
+namespace trireme::schedule {
+
+/// Empty programs for the named schedule, its chunks placed; ConfigError where the request makes no sense.
+Schedule frame(std::string_view name, const Request& request);
+
+/// Chunk activations that fit into `memory` whole stages; ConfigError below one whole stage.
+int chunk_memory(const Schedule& schedule, double memory);
+
+/// 1F1B of an empty schedule with one chunk a rank. On rank r as many micro-batches are in flight as `memory` chunk
+/// activations allow: all of it on rank 0, one on the last rank, in proportion between. With one for each rank it is 1F1B's
+/// own warm-up of S - 1 - r.
+Schedule one_f_one_b_within(Schedule schedule, int memory);
+
+}  // namespace trireme::schedule
