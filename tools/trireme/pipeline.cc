@@ -19,7 +19,7 @@ using namespace schedule;
 
 struct Options {
   std::string name = "1f1b", file, format = "text";
-  Request request{.ranks = 4, .micro_batches = 8, .chunks_per_rank = 1};
+  Request request{.ranks = 4, .micro_batches = 8};
   std::vector<double> costs = {1, 1, 1, 0};
   bool compare = false, json = false;
 };
@@ -66,14 +66,15 @@ void compare(const Options& options) {
                   "makespan", "bubble", "own bubble", "peak activations", "messages");
   for (std::string_view name : names()) {
     Request request = options.request;
-    if (!takes_chunks(name)) request.chunks_per_rank = 1;
+    if (request.chunks_per_rank && !takes_chunks(name, *request.chunks_per_rank))
+      request.chunks_per_rank.reset();
     const Schedule schedule = generate(name, request);
     const Simulation s = simulate(schedule, costs);
     all.push_back(to_json(schedule, costs, s));
     all.back().erase("program");
     all.back()["messages"] = messages(schedule);
     table += fmt::format("{:<12} {:>6} {:>10g} {:>6.1f} % {:>9.1f} % {:>16g} {:>9}\n", name,
-                         request.chunks_per_rank, s.makespan, 100 * s.bubble, 100 * s.bubble_own,
+                         schedule.chunks / schedule.ranks, s.makespan, 100 * s.bubble, 100 * s.bubble_own,
                          std::ranges::max(s.peak_activations), messages(schedule));
   }
   print(options.format == "json" ? all.dump() + "\n" : table);
@@ -81,6 +82,7 @@ void compare(const Options& options) {
 
 void run(Options options) {
   if (options.json) options.format = "json";
+  options.request.costs = costs_of(options);
   if (options.compare) return compare(options);
   const bool own = !options.file.empty();
   const Schedule schedule = own ? parse(base::read_file(options.file), options.file)

@@ -19,7 +19,6 @@ struct Generator {
   int own_chunks;  // a rank's, where none are asked for
   bool chunks;     // takes other numbers, too
   bool memory;     // takes a memory limit
-  bool placement;  // takes a placement
 };
 
 template <Schedule (*make)(const Request&)>
@@ -28,15 +27,15 @@ Schedule unnamed(std::string_view, const Request& request) {
 }
 
 constexpr Generator kGenerators[] = {
-    {"gpipe", unnamed<gpipe>, 1, true, false, false},
-    {"1f1b", unnamed<one_f_one_b>, 1, false, false, false},
-    {"interleaved", unnamed<interleaved>, 2, true, false, false},
-    {"zb-h1", zero_bubble, 1, false, true, false},
-    {"zb-2p", zero_bubble, 1, false, true, false},
-    {"zb-v", v_shape, 2, false, true, false},
-    {"v-half", v_shape, 2, false, true, false},
-    {"v-min", v_shape, 2, false, true, false},
-    {"forward", unnamed<forward_only>, 1, true, false, true},
+    {"gpipe", unnamed<gpipe>, 1, true, false},
+    {"1f1b", unnamed<one_f_one_b>, 1, false, false},
+    {"interleaved", unnamed<interleaved>, 2, true, false},
+    {"zb-h1", zero_bubble, 1, false, true},
+    {"zb-2p", zero_bubble, 1, false, true},
+    {"zb-v", v_shape, 2, false, true},
+    {"v-half", v_shape, 2, false, true},
+    {"v-min", v_shape, 2, false, true},
+    {"forward", unnamed<forward_only>, 1, true, false},
 };
 
 const Generator& find(std::string_view name) {
@@ -45,22 +44,6 @@ const Generator& find(std::string_view name) {
     throw base::ConfigError(
         fmt::format("there is no schedule '{}'; known: {}", name, fmt::join(names(), ", ")));
   return *found;
-}
-
-/// Places the chunks where the request says.
-void place(Schedule& schedule, const Request& request) {
-  schedule.rank_of_chunk = request.rank_of_chunk;
-  schedule.chunks = static_cast<int>(std::ssize(request.rank_of_chunk));
-  for (int rank = 0; rank < request.ranks; ++rank)
-    if (std::ranges::find(schedule.rank_of_chunk, rank) == schedule.rank_of_chunk.end())
-      throw base::ConfigError(
-          fmt::format("schedule {}: its placement [{}] leaves stage {} of {} without a chunk",
-                      schedule.name, fmt::join(schedule.rank_of_chunk, ", "), rank, request.ranks));
-  for (int rank : schedule.rank_of_chunk)
-    if (rank < 0 || rank >= request.ranks)
-      throw base::ConfigError(fmt::format(
-          "schedule {}: its placement [{}] names stage {}, outside of [0, {})", schedule.name,
-          fmt::join(schedule.rank_of_chunk, ", "), rank, request.ranks));
 }
 
 }  // namespace
@@ -82,23 +65,15 @@ Schedule frame(std::string_view name, const Request& request) {
         fmt::format("schedule {} takes no memory limit ({} was given); those that do: zb-h1, "
                     "zb-2p, zb-v, v-half, v-min",
                     name, *request.memory));
-  if (!request.rank_of_chunk.empty() && (!generator.placement || request.chunks_per_rank))
-    throw base::ConfigError(
-        fmt::format("schedule {}: a placement of chunks is for schedule forward alone, in place of "
-                    "a number of chunks",
-                    name));
   check(request.costs);
   Schedule schedule{.name = std::string(name),
                     .ranks = request.ranks,
                     .chunks = request.ranks * chunks,
                     .micro_batches = request.micro_batches};
-  if (!request.rank_of_chunk.empty())
-    place(schedule, request);
-  else
-    for (int c = 0; c < schedule.chunks; ++c) {
-      const bool up = generator.make == v_shape && c >= request.ranks;
-      schedule.rank_of_chunk.push_back(up ? schedule.chunks - 1 - c : c % request.ranks);
-    }
+  for (int c = 0; c < schedule.chunks; ++c) {
+    const bool up = generator.make == v_shape && c >= request.ranks;
+    schedule.rank_of_chunk.push_back(up ? schedule.chunks - 1 - c : c % request.ranks);
+  }
   schedule.program.resize(request.ranks);
   return schedule;
 }
@@ -174,7 +149,16 @@ Schedule interleaved(const Request& request) {
 }
 
 Schedule forward_only(const Request& request) {
-  Schedule schedule = frame("forward", request);
+  return forward_only(frame("forward", request), request.micro_batches);
+}
+
+Schedule forward_only(const Schedule& placed, int micro_batches) {
+  Schedule schedule{.name = "forward",
+                    .ranks = placed.ranks,
+                    .chunks = placed.chunks,
+                    .micro_batches = micro_batches,
+                    .rank_of_chunk = placed.rank_of_chunk};
+  schedule.program.resize(schedule.ranks);
   // A clock on which each forward takes one tick: what came out of a chunk before this tick may
   // enter the next one. Deeper chunks first, so that little lies waiting between chunks.
   std::vector<std::vector<int>> chunks_of(schedule.ranks);

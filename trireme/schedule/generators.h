@@ -21,9 +21,7 @@ struct Request {
   Costs costs = {};                     // what they are planned with
   std::optional<double> memory = {};    // activations of whole stages that a rank may hold; default: the schedule's own
   std::optional<Goal> goal = {};        // default: makespan for zb-h1, else own_bubble
-  int64_t search = 40'000'000;          // actions that the search for a better order may simulate; 0: no search
-  // For forward-only:
-  std::vector<int> rank_of_chunk = {};  // the placement of the model that it runs on; default: round after round
+  int64_t search = 80'000'000;          // actions that the search for a better order may simulate; 0: no search
 };
 
 /// All forwards, then all backwards in reverse chunk order (Huang et al., GPipe, 2018).
@@ -40,8 +38,10 @@ Schedule zero_bubble(std::string_view name, const Request& request);
 /// Two chunks a rank in a V, from building blocks (Qi et al., Pipeline Parallelism with Controllable Memory, 2024):
 /// ZB-V holds S whole stages, V-Half S / 2 + 1, V-Min S / 3 + 2; `memory` may be any from 1.
 Schedule v_shape(std::string_view name, const Request& request);
-/// Forwards only, for evaluation and generation, on any schedule's model: deeper chunks first.
+/// Forwards only, for evaluation and generation: deeper chunks first. The second one runs on the model of any schedule,
+/// whatever its chunks' places.
 Schedule forward_only(const Request& request);
+Schedule forward_only(const Schedule& placed, int micro_batches);
 
 /// By name: gpipe, 1f1b, interleaved, zb-h1, zb-2p, zb-v, v-half, v-min, forward. ConfigError with the known names, or
 /// with what the request must satisfy. Costs and search are ignored by the schedules that do not plan.

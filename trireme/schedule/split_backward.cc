@@ -50,8 +50,8 @@ class Player {
     std::vector<bool> done;  // by position in the order
     size_t early = 0;        // no forward before this position can come early
     int first_chunk = std::numeric_limits<int>::max();
-    int live = 0;                 // chunk activations
-    std::deque<Action> waiting;   // W, oldest first
+    int live = 0;                // chunk activations
+    std::deque<Action> waiting;  // W, oldest first
     std::vector<Action> played;
   };
 
@@ -91,8 +91,8 @@ class Player {
     if (arrival < kUnknown) wake(arrival, r);
   }
 
-  /// Position of a forward that may come early: of the rank's first chunk, its input there, and memory enough for all
-  /// that the order has before it.
+  /// Position of a forward that may come early: of the rank's first chunk, its input there, and
+  /// memory enough for all that the order has before it.
   size_t early_forward(Rank& rank, const std::vector<Action>& order, double now) {
     size_t& at = rank.early;
     at = std::max(at, rank.next);

@@ -12,26 +12,26 @@ namespace trireme::schedule {
 namespace {
 
 /// Actions that the plays of one request may run: what keeps the longest pipelines under a second.
-constexpr int64_t kPlayed = 2'000'000;
+constexpr int64_t kPlayed = 600'000;
 
 /// The building blocks' own costs: nothing is left to search for.
 bool plain(const Costs& costs) {
   return costs.chunks.empty() && costs.f == costs.i && costs.i == costs.w && costs.comm == 0;
 }
 
-/// The best split of any of the orders, then searched on.
+/// The best of the schedules that splitting the orders gives, then searched on.
 Schedule best_split(const std::vector<Schedule>& orders, const Request& request, Goal goal,
                     int memory) {
   Schedule best;
   double least = std::numeric_limits<double>::infinity();
   int64_t played = 0;
   for (double patience : {0.5, 0.0, 1.0, 0.25, 0.75})
-    for (bool early : {false, true})
+    for (bool early : {true, false})
       for (const Schedule& order : orders) {
         if (played > kPlayed) break;
-        Schedule split = split_backward(
-            order, request.costs,
-            {.memory = memory, .patience = patience, .early_forwards = early});
+        Schedule split =
+            split_backward(order, request.costs,
+                           {.memory = memory, .patience = patience, .early_forwards = early});
         const double bad = badness(split, request.costs, goal);
         if (bad < least) least = bad, best = std::move(split);
         played += int64_t{3} * order.chunks * order.micro_batches;
@@ -40,9 +40,10 @@ Schedule best_split(const std::vector<Schedule>& orders, const Request& request,
   return refine(best, request.costs, goal, memory, request.search);
 }
 
-/// A building block: when one micro-batch visits the ranks, in ticks; the next one follows a period later. The way goes
-/// down the ranks and up, forward, then down and up again, backward; `hop` ticks from rank to rank on the way down and
-/// on the way up, and `turn` extra ticks at the three turns.
+/// A building block: when one micro-batch visits the ranks, in ticks; the next one follows a period
+/// later. The way goes down the ranks and up, forward, then down and up again, backward; `hop`
+/// ticks from rank to rank on the way down and on the way up, and `turn` extra ticks at the three
+/// turns.
 struct Block {
   int down, up;
   int period = 6;  // F, I, W of two chunks
@@ -71,7 +72,8 @@ struct Block {
   }
 };
 
-/// The block with the fewest extra ticks whose actions do not collide; as it is where none is free of collisions.
+/// The block with the fewest extra ticks whose actions do not collide; as it is where none is free
+/// of collisions.
 Block without_collisions(Block block, int ranks) {
   int least = std::numeric_limits<int>::max();
   Block best = block;
@@ -102,8 +104,8 @@ Schedule repeat(Schedule schedule, const Block& block) {
   return schedule;
 }
 
-/// Orders within the memory, the roomiest first. A roomier block leaves more time between a rank's action and the one
-/// that waits for it on another.
+/// Orders within the memory, the roomiest first. A roomier block leaves more time between a rank's
+/// action and the one that waits for it on another.
 std::vector<Schedule> blocks_within(const Schedule& empty, int memory) {
   constexpr size_t kEnough = 3;
   // Down and up add up to a number that shares a divisor with the period, so that the two ways meet
@@ -135,8 +137,11 @@ Schedule zero_bubble(std::string_view name, const Request& request) {
   const int memory =
       chunk_memory(empty, request.memory.value_or(name == "zb-2p" ? 2 * ranks - 1 : ranks));
   const Goal goal = name == "zb-2p" ? Goal::own_bubble : Goal::makespan;
-  return best_split({one_f_one_b_within(empty, memory)}, request, request.goal.value_or(goal),
-                    memory);
+  // More in flight than there is time to hide only delays the first backward.
+  std::vector<Schedule> orders = {one_f_one_b_within(empty, memory)};
+  for (int fewer : {2 * ranks - 1, ranks})
+    if (fewer < memory) orders.push_back(one_f_one_b_within(empty, fewer));
+  return best_split(orders, request, request.goal.value_or(goal), memory);
 }
 
 Schedule v_shape(std::string_view name, const Request& request) {
@@ -144,8 +149,8 @@ Schedule v_shape(std::string_view name, const Request& request) {
   const double ranks = request.ranks;
   const double own = name == "v-min" ? ranks / 3 + 2 : name == "v-half" ? ranks / 2 + 1 : ranks;
   const int memory = chunk_memory(empty, request.memory.value_or(own));
-  return best_split(blocks_within(empty, memory), request,
-                    request.goal.value_or(Goal::own_bubble), memory);
+  return best_split(blocks_within(empty, memory), request, request.goal.value_or(Goal::own_bubble),
+                    memory);
 }
 
 }  // namespace trireme::schedule
