@@ -105,6 +105,41 @@ TEST(Gpt2Grid, OtherPrecisionOptimizerHeadAndRaggedBatches) {
   }
 }
 
+TEST(Gpt2Grid, EverySchedule) {
+  std::vector<Cell> cells = {
+      {.pp = 2, .schedule = "interleaved"},
+      {.dp = 2, .pp = 2, .schedule = "zb-v", .zero = 1},
+      {.tp = 2, .pp = 2, .schedule = "zb-h1", .sequence_parallel = true},
+      {.pp = 4, .schedule = "zb-2p"},
+      {.dp = 2, .tp = 2, .pp = 2, .schedule = "v-half", .zero = 1, .sequence_parallel = true},
+      {.tp = 2, .pp = 2, .schedule = "v-min"},
+      // Micro-batches that the stages do not divide, fewer than stages, and one that a data rank lacks.
+      {.pp = 2, .schedule = "interleaved", .tied = false, .global_batch = 5},
+      {.pp = 4, .schedule = "zb-h1", .global_batch = 2},
+      {.dp = 2, .pp = 2, .schedule = "zb-v", .zero = 1, .tied = false, .global_batch = 7},
+  };
+  if (full_suite())
+    for (const char* schedule : {"interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min"})
+      for (int dp : {1, 2})
+        for (int tp : {1, 2})
+          for (int zero : {0, 1})
+            for (bool tied : {true, false})
+              cells.push_back({.dp = dp, .tp = tp, .pp = 2, .schedule = schedule, .zero = zero, .sequence_parallel = tp == 2,
+                               .tied = tied, .recompute_every = zero});
+  for (const Cell& cell : cells) EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
+}
+
+TEST(Gpt2Grid, RecomputedActivationsGiveTheSameBits) {
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    Cell cell{.tp = 2, .pp = 2, .schedule = schedule, .sequence_parallel = true, .dtype = "fp32"};
+    const CellResult kept = run_cell(cell);
+    for (int every : {1, 2}) {
+      cell.recompute_every = every;
+      EXPECT_EQ(run_cell(cell).digests, kept.digests) << cell.name();
+    }
+  }
+}
+
 TEST(Gpt2Grid, TheSameLayoutTwiceIsBitIdentical) {
   Cell cell{.dp = 2, .tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .dtype = "fp32"};
   EXPECT_EQ(run_cell(cell).digests, run_cell(cell).digests);

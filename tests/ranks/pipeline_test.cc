@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "tests/ranks/pipeline_support.h"
@@ -68,30 +70,82 @@ TEST(Pipeline, OneRankEqualsPlainAutograd) {
   EXPECT_LT(error(outcome.gradients, expected), 1e-12);
 }
 
+struct Shape {
+  std::string name;
+  int p, m, v;
+};
+
+/// Every schedule with every number of stages, micro-batches and virtual stages that it takes.
+std::vector<Shape> every_shape() {
+  std::vector<Shape> shapes;
+  for (int p : {1, 2, 3, 4})
+    for (int m : std::set<int>{1, 2, p, p + 1, 3 * p})
+      for (std::string_view name : schedule::names())
+        for (int v : {1, 2, 4})
+          if (name != "forward" && schedule::takes_chunks(name, v)) shapes.push_back({std::string(name), p, m, v});
+  return shapes;
+}
+
+/// The quick suite takes every third shape; each schedule, p, m and v still occurs.
+bool in_quick_suite(size_t index) { return index % 3 == 0; }
+
 TEST(Pipeline, EveryScheduleEqualsOneRank) {
-  int ran = 0;
-  for (int m : {1, 2, 3, 5}) {
-    auto batches = make_batches(m, 2);
-    const Outcome one = run({.schedule = one_rank(m)}, {batches});
-    for (int p : {1, 2, 3, 4})
-      for (std::string_view name : {"gpipe", "1f1b"})
-        for (int v : {1, 2}) {
-          if (v > 1 && !schedule::takes_chunks(name)) continue;
-          SCOPED_TRACE(fmt::format("{} stages {} micro-batches {} chunks {}", name, p, m, v));
-          const Schedule schedule = generate(name, {p, m, v});
-          const Outcome outcome = run({.schedule = schedule}, {batches});
-          for (double loss : outcome.losses) ASSERT_NEAR(loss, one.losses[0], 1e-12);
-          ASSERT_LT(error(outcome.gradients, one.gradients), 1e-10);
-          const auto peaks = schedule::simulate(schedule, {}).peak_activations;
-          const Schedule full = schedule::with_communication(schedule);
-          for (int r = 0; r < p; ++r) {
-            ASSERT_EQ(outcome.executed[r], full.program[r]);
-            ASSERT_NEAR(static_cast<double>(outcome.peak_live[r]), peaks[r] * v, 1e-9);
-          }
-          ++ran;
-        }
+  const bool full = std::getenv("TRIREME_FULL") != nullptr;
+  std::map<std::pair<int, bool>, Outcome> references;
+  auto reference = [&](int m, bool tied) -> const Outcome& {
+    auto [entry, added] = references.try_emplace({m, tied});
+    if (added)
+      entry->second = run({.schedule = one_rank(m), .chain = {.blocks = 16, .tied = tied}}, {make_batches(m, 2)});
+    return entry->second;
+  };
+  const std::vector<Shape> shapes = every_shape();
+  std::set<std::string> seen;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    if (!full && !in_quick_suite(i)) continue;
+    const auto& [name, p, m, v] = shapes[i];
+    SCOPED_TRACE(fmt::format("{} stages {} micro-batches {} chunks {}", name, p, m, v));
+    const Schedule schedule =
+        generate(name, {.ranks = p, .micro_batches = m, .chunks_per_rank = v, .search = 1000});
+    // Tied and untied heads, kept and recomputed activations in turn.
+    const bool tied = i % 2 == 0;
+    const int every = i % 4 < 2 ? 0 : 1;
+    const Outcome& one = reference(m, tied);
+    const Outcome outcome = run({.schedule = schedule, .chain = {.blocks = 16, .tied = tied},
+                                 .stage = {.recompute_every = every}}, {make_batches(m, 2)});
+    for (double loss : outcome.losses) ASSERT_NEAR(loss, one.losses[0], 1e-12);
+    ASSERT_LT(error(outcome.gradients, one.gradients), 1e-10);
+    const auto peaks = schedule::simulate(schedule, {}).peak_activations;
+    const Schedule program = schedule::with_communication(schedule);
+    for (int r = 0; r < p; ++r) {
+      ASSERT_EQ(outcome.executed[r], program.program[r]);
+      ASSERT_NEAR(static_cast<double>(outcome.peak_live[r]), peaks[r] * v, 1e-9);
+    }
+    seen.insert(name);
   }
-  EXPECT_EQ(ran, 4 * 4 * 3);
+  EXPECT_EQ(seen.size(), schedule::names().size() - 1);
+}
+
+TEST(Pipeline, AnySchedulesModelIsEvaluatedBetweenSteps) {
+  const auto batches = make_batches(4, 2), others = make_batches(5, 2);
+  const Outcome one = run({.schedule = one_rank(5), .mode = nn::Mode::eval}, {others});
+  for (std::string_view name : schedule::names()) {
+    SCOPED_TRACE(name);
+    if (name == "forward") continue;
+    const Schedule train = generate(name, {.ranks = 2, .micro_batches = 4, .search = 1000});
+    dist::run_ranks(2, [&](dist::World& world) {
+      dist::DeviceMesh mesh(world, layout::Mesh({.pp = 2, .dp = 1, .tp = 1}));
+      auto model = nn::build_model(chain(), mesh, {.dtype = base::DType::f64},
+                                   layout::distribute_layers(8, train.chunks), train.rank_of_chunk);
+      model->store.materialize(3, true);
+      Executor trainer(train, *model, mesh);
+      Executor evaluator(schedule::forward_only({.ranks = 2, .micro_batches = 5, .rank_of_chunk = train.rank_of_chunk}),
+                         *model, mesh);
+      auto step = [&] { return trainer.run(batches, {.seed = 5, .step = 2}, nn::Mode::train).loss(); };
+      const double before = step();
+      EXPECT_NEAR(evaluator.run(others, {}, nn::Mode::eval).loss(), one.losses[0], 1e-12);
+      EXPECT_EQ(step(), before);
+    });
+  }
 }
 
 TEST(Pipeline, TheSameScheduleGivesTheSameBits) {
@@ -190,23 +244,6 @@ TEST(Pipeline, ForwardOnlyKeepsNothingAndReturnsOutputs) {
       EXPECT_TRUE(logits.equal(one.result.outputs[m].at("logits")));
     }
   }
-}
-
-TEST(Pipeline, EvaluationBetweenStepsChangesNothing) {
-  dist::run_ranks(2, [](dist::World& world) {
-    dist::DeviceMesh mesh(world, layout::Mesh({.pp = 2, .dp = 1, .tp = 1}));
-    const Schedule train = generate("1f1b", {2, 3, 1});
-    auto model =
-        nn::build_model(chain(), mesh, {.dtype = base::DType::f64}, {4, 4}, train.rank_of_chunk);
-    model->store.materialize(3, true);
-    Executor trainer(train, *model, mesh), evaluator(generate("forward", {2, 5, 1}), *model, mesh);
-    auto step = [&] {
-      return trainer.run(make_batches(3, 2), {.seed = 5, .step = 2}, nn::Mode::train).loss();
-    };
-    const double before = step();
-    evaluator.run(make_batches(5, 4), {}, nn::Mode::eval);
-    EXPECT_EQ(step(), before);
-  });
 }
 
 struct Overlap : StepObserver {

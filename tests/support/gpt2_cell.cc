@@ -68,15 +68,16 @@ uint64_t digest_of(uint64_t digest, const at::Tensor& tensor) {
 }  // namespace
 
 std::string Cell::name() const {
-  return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
-                     dtype, optimizer, tied ? "" : " untied", global_batch);
+  return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
+                     dtype, optimizer, tied ? "" : " untied", global_batch,
+                     recompute_every ? fmt::format(" recompute{}", recompute_every) : "");
 }
 
 RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, Gathered* parameters, Fault fault) {
   auto micro_batches = static_cast<int>((cell.global_batch + cell.dp * kMicroBatch - 1) / (cell.dp * kMicroBatch));
   train::Placement placement{
       .mesh = layout::Mesh({.pp = cell.pp, .dp = cell.dp, .tp = cell.tp}),
-      .schedule = schedule::generate(cell.schedule, {.ranks = cell.pp, .micro_batches = micro_batches}),
+      .schedule = schedule::generate(cell.schedule, {.ranks = cell.pp, .micro_batches = micro_batches, .search = 1000}),
       .options = {.dtype = base::dtype_of(cell.dtype), .sequence_parallel = cell.sequence_parallel, .seed = 11}};
   auto run = train::assemble(model_tree(cell), placement, kSeq, world);
   train::make_parameters(*run, true, nullptr);
@@ -96,7 +97,8 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
     auto count = run->model->def.loss_weight;
     run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch); };
   }
-  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {}, apart ? nullptr : &overlap);
+  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every},
+                              apart ? nullptr : &overlap);
 
   RankResult result;
   uint64_t digest = 0;

@@ -21,6 +21,7 @@ struct Cell {
   std::string dtype = "fp64", optimizer = "adamw";
   bool tied = true;
   int64_t global_batch = 8;
+  int recompute_every = 0;
   int ranks() const { return dp * tp * pp; }
   std::string name() const;
 };

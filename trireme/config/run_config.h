@@ -12,6 +12,7 @@
 //   Degrees degrees = resolve_degrees(config.train.dist, ranks);
 //   BatchPlan batch = resolve_batch(config.train, degrees.dp);
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -57,7 +58,7 @@ struct Dist {
   int tensor_parallel_size = 1, pipeline_parallel_size = 1;
   std::string schedule = "1f1b";
   std::optional<std::string> schedule_file = {};
-  int chunks = 1;
+  std::optional<int> chunks = {};
   std::string balance = "layers";
   std::optional<double> auto_memory_mb = {};
   bool sequence_parallel = false;
@@ -77,7 +78,8 @@ struct Dist {
             .choices = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min",
                         "auto"}});
     v("schedule_file", self.schedule_file, Field{"a schedule of your own, in place of `schedule`"});
-    v("chunks", self.chunks, Field{"virtual stages of each stage", 1});
+    v("chunks", self.chunks,
+      Field{"virtual stages of each stage; null: the schedule's own number", 1});
     v("balance", self.balance,
       Field{.help = "what the virtual stages share evenly: the number of layers, or their cost, "
                     "that of the first and the last stage's embedding and head included",
@@ -191,6 +193,7 @@ struct Trace {
       Field{"steps whose measured timeline is written to output_dir/trace, for example [10, 12]",
             1});
   }
+  bool covers(int64_t step) const { return steps && std::ranges::count(*steps, step) > 0; }
   bool operator==(const Trace&) const = default;
 };
 

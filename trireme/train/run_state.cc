@@ -1,11 +1,18 @@
 #include "trireme/train/run_state.h"
 
+#include <filesystem>
+
 #include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/save.h"
+#include "trireme/checkpoint/together.h"
 #include "trireme/config/load.h"
 #include "trireme/models/registry.h"
 
 namespace trireme::train {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -29,6 +36,30 @@ void check_same_run(const config::RunConfig& config, const checkpoint::Checkpoin
 }
 
 }  // namespace
+
+std::optional<checkpoint::Checkpoint> open_run(const config::RunConfig& config, const dist::DeviceMesh& mesh,
+                                               bool resume, base::Logger& log) {
+  const std::string& folder = config.train.output_dir;
+  checkpoint::together(mesh.world, [&] {
+    if (mesh.world.rank() != 0) return std::string();
+    if (!resume && fs::exists(folder + "/metrics.jsonl")) {
+      throw base::ConfigError(fmt::format("{} already holds a run; continue it with --resume or choose another "
+                                          "train.output_dir", folder));
+    }
+    std::error_code error;
+    fs::create_directories(folder + "/checkpoints", error);
+    if (error) throw base::IoError(folder, error.value(), "making the run's folder");
+    checkpoint::remove_stale(folder + "/checkpoints");
+    base::write_file_atomic(folder + "/config.yaml", config::to_yaml(config));
+    return std::string();
+  });
+  log.open_file(fmt::format("{}/log.rank{}.txt", folder, mesh.world.rank()));
+  if (!resume) return std::nullopt;
+  auto latest = checkpoint::find_latest(folder + "/checkpoints");
+  if (latest) return checkpoint::Checkpoint(*latest);
+  if (mesh.world.rank() == 0) log.info("no checkpoint in {}: starting from the first step", folder);
+  return std::nullopt;
+}
 
 std::string save_run(const config::RunConfig& config, const Assembly& assembly,
                      const optim::ShardedOptimizer& optimizer, const Position& position) {

@@ -2,8 +2,10 @@
 // RunState: where a run stands, and how it is written to and read from a checkpoint: parameters, optimizer, data
 // position. Random numbers need nothing: they are functions of (seed, step).
 
+#include <optional>
 #include <string>
 
+#include "trireme/base/log.h"
 #include "trireme/optim/sharded_optimizer.h"
 #include "trireme/train/assembly.h"
 
@@ -13,6 +15,11 @@ struct Position {
   int64_t step = 0;              // finished steps
   int64_t consumed_samples = 0;  // where the data go on
 };
+
+/// Prepares the run's folder and its logs; with `resume` the newest checkpoint to go on from, where there is one, on
+/// every rank alike. Collective over the world. ConfigError when the folder holds a run that is not to be resumed.
+std::optional<checkpoint::Checkpoint> open_run(const config::RunConfig& config, const dist::DeviceMesh& mesh,
+                                               bool resume, base::Logger& log);
 
 /// Writes a checkpoint of the run; returns its folder. Collective over the world.
 std::string save_run(const config::RunConfig& config, const Assembly& assembly,

@@ -1,14 +1,9 @@
 #include "trireme/train/trainer.h"
 
 #include <chrono>
-#include <filesystem>
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/base/io.h"
-#include "trireme/checkpoint/folder.h"
-#include "trireme/checkpoint/together.h"
-#include "trireme/config/load.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/optim/lr.h"
 #include "trireme/train/evaluator.h"
@@ -16,36 +11,10 @@
 #include "trireme/train/metrics.h"
 #include "trireme/train/progress.h"
 #include "trireme/train/run_state.h"
+#include "trireme/train/trace.h"
 
 namespace trireme::train {
 namespace {
-
-namespace fs = std::filesystem;
-
-// The newest checkpoint to go on from, on every rank alike; rank 0 prepares the folder.
-std::optional<checkpoint::Checkpoint> open_run(const config::RunConfig& config, const dist::DeviceMesh& mesh,
-                                               bool resume, base::Logger& log) {
-  const std::string& folder = config.train.output_dir;
-  checkpoint::together(mesh.world, [&] {
-    if (mesh.world.rank() != 0) return std::string();
-    if (!resume && fs::exists(folder + "/metrics.jsonl")) {
-      throw base::ConfigError(fmt::format("{} already holds a run; continue it with --resume or choose another "
-                                          "train.output_dir", folder));
-    }
-    std::error_code error;
-    fs::create_directories(folder + "/checkpoints", error);
-    if (error) throw base::IoError(folder, error.value(), "making the run's folder");
-    checkpoint::remove_stale(folder + "/checkpoints");
-    base::write_file_atomic(folder + "/config.yaml", config::to_yaml(config));
-    return std::string();
-  });
-  log.open_file(fmt::format("{}/log.rank{}.txt", folder, mesh.world.rank()));
-  if (!resume) return std::nullopt;
-  auto latest = checkpoint::find_latest(folder + "/checkpoints");
-  if (latest) return checkpoint::Checkpoint(*latest);
-  if (mesh.world.rank() == 0) log.info("no checkpoint in {}: starting from the first step", folder);
-  return std::nullopt;
-}
 
 // The largest value over ranks of whether to stop and of the memory that was live at most.
 std::pair<bool, int64_t> agree(const TrainOptions& options, const comm::Comm& world) {
@@ -107,9 +76,11 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
   while (position.step < length.steps && !summary.stopped) {
     auto started = std::chrono::steady_clock::now();
     std::vector<nn::Batch> batches = to_tensors(loader.next());
+    const bool traced = config.train.trace.covers(position.step + 1);
     pipeline::StepResult result = execute_pipeline(
         executor, optimizer, batches,
-        {.seed = static_cast<uint64_t>(config.train.seed), .step = static_cast<uint64_t>(position.step)});
+        {.seed = static_cast<uint64_t>(config.train.seed), .step = static_cast<uint64_t>(position.step)},
+        {.record = traced});
     double lr = optim::learning_rate(config.train.scheduler, config.optim.lr, position.step, length.steps);
     // Without a counted token there is no gradient, and a step would only decay the weights.
     optim::StepReport report;
@@ -132,6 +103,10 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
     }
     if (reports && result.weight == 0)
       progress->message(fmt::format("step {} skipped: none of its tokens counts (all labels are ignored)", position.step));
+    if (traced) {
+      const std::string table = write_trace(config.train.output_dir + "/trace", position.step, run->schedule, result, mesh);
+      if (reports) progress->message(table);
+    }
     bool last = position.step == length.steps;
     summary.stopped = stop && !last;
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {

@@ -1,0 +1,56 @@
+#include "trireme/train/trace.h"
+
+#include <filesystem>
+#include <numeric>
+
+#include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/schedule/draw.h"
+
+namespace trireme::train {
+
+using schedule::Span;
+
+schedule::Simulation gather_timeline(const schedule::Schedule& schedule, const pipeline::StepResult& result,
+                                     const dist::DeviceMesh& mesh) {
+  constexpr int64_t kFields = 5;
+  std::vector<double> own;
+  for (const Span& span : result.executed)
+    if (schedule::is_compute(span.action.op))
+      own.insert(own.end(), {static_cast<double>(span.action.op), static_cast<double>(span.action.chunk),
+                             static_cast<double>(span.action.micro_batch), span.begin * 1e3, span.end * 1e3});
+  const comm::Comm& pp = mesh.pp;
+  std::vector<int64_t> counts(pp.size()), ones(pp.size(), 1);
+  const int64_t count = std::ssize(own);
+  pp.all_gather(&count, counts.data(), ones, base::DType::i64).wait();
+  std::vector<double> all(std::reduce(counts.begin(), counts.end()));
+  pp.all_gather(own.data(), all.data(), counts, base::DType::f64).wait();
+
+  std::vector<std::vector<Span>> timeline(pp.size());
+  const double* at = all.data();
+  for (int stage = 0; stage < pp.size(); ++stage)
+    for (int64_t i = 0; i < counts[stage]; i += kFields, at += kFields)
+      timeline[stage].push_back({{static_cast<schedule::Op>(at[0]), static_cast<int>(at[1]), static_cast<int>(at[2])},
+                                 at[3], at[4]});
+  return schedule::measured(schedule, std::move(timeline));
+}
+
+std::string write_trace(const std::string& folder, int64_t step, const schedule::Schedule& schedule,
+                        const pipeline::StepResult& result, const dist::DeviceMesh& mesh) {
+  const schedule::Simulation measured = gather_timeline(schedule, result, mesh);
+  if (mesh.world.rank() != 0) return "";
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw base::IoError(folder, error.value(), "making the folder of traces");
+  const schedule::Costs costs = schedule::measured_costs(schedule, measured);
+  const std::string text = fmt::format("step {}, schedule {}, milliseconds\n{}", step, schedule.name,
+                                       schedule::compare(measured, schedule::simulate(schedule, costs)));
+  const std::string base = fmt::format("{}/step_{:08}", folder, step);
+  base::write_file_atomic(base + ".svg", schedule::draw_svg(schedule, measured));
+  base::write_file_atomic(base + ".trace.json", schedule::chrome_trace(schedule, measured).dump());
+  base::write_file_atomic(base + ".json", schedule::to_json(schedule, costs, measured).dump());
+  base::write_file_atomic(base + ".txt", text + schedule::draw_text(schedule, measured));
+  return text;
+}
+
+}  // namespace trireme::train
