@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -86,11 +85,7 @@ std::vector<Shape> every_shape() {
   return shapes;
 }
 
-/// The quick suite takes every third shape; each schedule, p, m and v still occurs.
-bool in_quick_suite(size_t index) { return index % 3 == 0; }
-
 TEST(Pipeline, EveryScheduleEqualsOneRank) {
-  const bool full = std::getenv("TRIREME_FULL") != nullptr;
   std::map<std::pair<int, bool>, Outcome> references;
   auto reference = [&](int m, bool tied) -> const Outcome& {
     auto [entry, added] = references.try_emplace({m, tied});
@@ -101,7 +96,6 @@ TEST(Pipeline, EveryScheduleEqualsOneRank) {
   const std::vector<Shape> shapes = every_shape();
   std::set<std::string> seen;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    if (!full && !in_quick_suite(i)) continue;
     const auto& [name, p, m, v] = shapes[i];
     SCOPED_TRACE(fmt::format("{} stages {} micro-batches {} chunks {}", name, p, m, v));
     const Schedule schedule =
@@ -138,8 +132,7 @@ TEST(Pipeline, AnySchedulesModelIsEvaluatedBetweenSteps) {
                                    layout::distribute_layers(8, train.chunks), train.rank_of_chunk);
       model->store.materialize(3, true);
       Executor trainer(train, *model, mesh);
-      Executor evaluator(schedule::forward_only({.ranks = 2, .micro_batches = 5, .rank_of_chunk = train.rank_of_chunk}),
-                         *model, mesh);
+      Executor evaluator(schedule::forward_only(train, 5), *model, mesh);
       auto step = [&] { return trainer.run(batches, {.seed = 5, .step = 2}, nn::Mode::train).loss(); };
       const double before = step();
       EXPECT_NEAR(evaluator.run(others, {}, nn::Mode::eval).loss(), one.losses[0], 1e-12);

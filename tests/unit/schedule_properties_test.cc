@@ -36,7 +36,8 @@ class Machine {
       : schedule_(schedule), communicates_(schedule.communicates()) {}
 
   bool can_run(const Action& a) const {
-    const auto [op, c, m] = a;
+    const Op op = a.op;
+    const int c = a.chunk, m = a.micro_batch;
     const bool first = c == 0, last = c + 1 == schedule_.chunks;
     auto made = [&](std::initializer_list<Op> ops, int chunk) {
       return std::ranges::any_of(ops, [&](Op o) { return has({o, chunk, m}); });

@@ -16,9 +16,7 @@ Evaluator::Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> da
     : assembly_(assembly),
       dataset_(std::move(dataset)),
       plan_(plan),
-      executor_(schedule::forward_only({.ranks = assembly.mesh.mesh.size(layout::Axis::pp),
-                                        .micro_batches = static_cast<int>(plan.micro_batches),
-                                        .rank_of_chunk = assembly.schedule.rank_of_chunk}),
+      executor_(schedule::forward_only(assembly.schedule, static_cast<int>(plan.micro_batches)),
                 *assembly.model, assembly.mesh) {
   int64_t all = (dataset_->size() + plan.global_batch_size - 1) / plan.global_batch_size;
   batches_ = batches ? std::min(*batches, all) : all;
