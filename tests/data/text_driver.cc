@@ -4,6 +4,7 @@
 //   text_driver encode TOKENIZER
 //   text_driver encodings TOKENIZER [pairs]          all fields; `pairs`: two texts an answer
 //   text_driver stream TOKENIZER                     what comes out after each id, one text each
+//   text_driver train_wordpiece OUT VOCAB_SIZE THREADS FILE...   the same for train_unigram
 //   text_driver train OUT VOCAB_SIZE MIN_FREQUENCY THREADS ADD_PREFIX_SPACE SPECIAL_TOKEN FILE...
 
 #include <cstdio>
@@ -14,6 +15,8 @@
 #include "trireme/base/json.h"
 #include "trireme/text/bpe_trainer.h"
 #include "trireme/text/tokenizer.h"
+#include "trireme/text/unigram_trainer.h"
+#include "trireme/text/wordpiece_trainer.h"
 
 namespace {
 
@@ -106,6 +109,20 @@ int run(int argc, char** argv) {
   }
   if (what == "stream") {
     stream(*Tokenizer::load(argv[2]));
+    return 0;
+  }
+  if (what == "train_wordpiece" && argc > 5) {
+    trireme::text::train_wordpiece(
+        {argv + 5, argv + argc},
+        {.vocab_size = std::stoll(argv[3]), .threads = std::stoi(argv[4])})
+        ->save(argv[2]);
+    return 0;
+  }
+  if (what == "train_unigram" && argc > 5) {
+    trireme::text::train_unigram(
+        {argv + 5, argv + argc},
+        {.vocab_size = std::stoll(argv[3]), .threads = std::stoi(argv[4])})
+        ->save(argv[2]);
     return 0;
   }
   if (what == "train" && argc > 8) {

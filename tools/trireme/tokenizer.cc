@@ -18,6 +18,8 @@
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
 #include "trireme/text/bpe_trainer.h"
+#include "trireme/text/unigram_trainer.h"
+#include "trireme/text/wordpiece_trainer.h"
 
 namespace trireme::tools {
 namespace {
@@ -29,6 +31,7 @@ struct TrainFlags {
   std::string type = "bpe", out;
   std::vector<std::string> files;
   text::BpeTrainOptions options;
+  bool special_given = false, cased = false;
 };
 
 struct TokenizerFlags {
@@ -58,6 +61,11 @@ void for_each_line(const std::string& file, const Use& use) {
   if (in.bad()) throw base::IoError(file.empty() ? "standard input" : file, errno, "reading");
 }
 
+std::string kind(const Tokenizer& tokenizer) {
+  return tokenizer.type() == "BPE" ? tokenizer.find("Ġ") ? "byte-level bpe" : "bpe"
+                                   : tokenizer.type();
+}
+
 // One line on a terminal that is written over, at most ten times a second; nothing elsewhere.
 class ProgressLine {
  public:
@@ -78,24 +86,54 @@ class ProgressLine {
   std::chrono::steady_clock::time_point shown_;
 };
 
-void train(TrainFlags& flags) {
-  if (flags.type != "bpe") {
+std::unique_ptr<Tokenizer> train_as(const TrainFlags& flags) {
+  const text::BpeTrainOptions& options = flags.options;
+  if (flags.type == "bpe") return text::train_bpe(flags.files, options);
+  if (options.add_prefix_space) {
     throw base::ConfigError(
-        fmt::format("--type {}: only bpe (byte-level) can be trained", flags.type));
+        fmt::format("--add-prefix-space is for --type bpe; {} marks words by itself", flags.type));
+  }
+  if (flags.type == "wordpiece") {
+    text::WordPieceTrainOptions wordpiece{.vocab_size = options.vocab_size,
+                                          .min_frequency = options.min_frequency,
+                                          .lowercase = !flags.cased,
+                                          .threads = options.threads,
+                                          .progress = options.progress};
+    if (flags.special_given) wordpiece.special_tokens = options.special_tokens;
+    return text::train_wordpiece(flags.files, wordpiece);
+  }
+  if (flags.type == "unigram") {
+    if (options.min_frequency != 0) {
+      throw base::ConfigError("--min-frequency is for --type bpe and wordpiece; unigram drops what "
+                              "costs least by itself");
+    }
+    text::UnigramTrainOptions unigram{.vocab_size = options.vocab_size,
+                                      .threads = options.threads,
+                                      .progress = options.progress};
+    if (flags.special_given) unigram.special_tokens = options.special_tokens;
+    return text::train_unigram(flags.files, unigram);
+  }
+  throw base::ConfigError(
+      fmt::format("--type {}: expected bpe, wordpiece or unigram", flags.type));
+}
+
+void train(TrainFlags& flags) {
+  if (flags.cased && flags.type != "wordpiece") {
+    throw base::ConfigError("--cased is for --type wordpiece; the others keep case as it is");
   }
   std::unique_ptr<Tokenizer> tokenizer;
   {
     ProgressLine line;
     flags.options.progress = std::ref(line);
-    tokenizer = text::train_bpe(flags.files, flags.options);
+    tokenizer = train_as(flags);
   }
   tokenizer->save(flags.out);
   if (tokenizer->vocab_size() < flags.options.vocab_size) {
     fmt::print(stderr,
-               "trireme: warning: the files hold no more pairs to merge: {} tokens instead of {}\n",
+               "trireme: warning: the files hold no more tokens to learn: {} tokens instead of {}\n",
                tokenizer->vocab_size(), flags.options.vocab_size);
   }
-  print(fmt::format("{}: byte-level bpe, {} tokens\n", flags.out, tokenizer->vocab_size()));
+  print(fmt::format("{}: {}, {} tokens\n", flags.out, kind(*tokenizer), tokenizer->vocab_size()));
 }
 
 void encode(const TokenizerFlags& flags, bool text_given) {
@@ -160,7 +198,7 @@ void info(const TokenizerFlags& flags) {
     if (tokenizer->is_special(id)) special[tokenizer->token(id)] = id;
   }
   const auto end = tokenizer->end_of_document();
-  Json facts = {{"type", "byte-level bpe"},
+  Json facts = {{"type", kind(*tokenizer)},
                 {"vocab_size", tokenizer->vocab_size()},
                 {"end_of_document", end ? Json(*end) : Json()},
                 {"special_tokens", special}};
@@ -175,7 +213,7 @@ void add_tokenizer_flag(CLI::App& command, TokenizerFlags& flags) {
   command
       .add_option(
           "--tokenizer", flags.tokenizer,
-          "folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files")
+          "folder with tokenizer.json, vocab.json and merges.txt, vocab.txt or a .model; or such a file")
       ->required();
   command.add_flag("--json", flags.json, "print JSON, a line for each line of input");
 }
@@ -189,14 +227,15 @@ void add_tokenizer(CLI::App& program) {
 
   auto training = std::make_shared<TrainFlags>();
   CLI::App& train_command = *tokenizer.add_subcommand("train", "learn a tokenizer from text files");
-  train_command.add_option("--type", training->type, "bpe: byte-level byte-pair encoding")
+  train_command.add_option("--type", training->type, "bpe (byte-level), wordpiece or unigram")
       ->capture_default_str();
   train_command
       .add_option("--vocab-size", training->options.vocab_size,
-                  "tokens, special tokens and the 256 bytes included")
+                  "tokens, special tokens and bytes or characters included")
       ->required();
   train_command.add_option("--out", training->out, "folder to write")->required();
-  train_command
+  train_command.add_flag("--cased", training->cased, "wordpiece: do not lowercase");
+  CLI::Option* special = train_command
       .add_option("--special-token", training->options.special_tokens,
                   "a special token; may be repeated, the first ends documents")
       ->expected(1)
@@ -208,7 +247,10 @@ void add_tokenizer(CLI::App& program) {
                          "treat the first word of a text like the others");
   train_command.add_option("--threads", training->options.threads, "default: all cores");
   train_command.add_option("files", training->files, "text files")->required();
-  train_command.callback([training] { train(*training); });
+  train_command.callback([training, special] {
+    training->special_given = special->count() > 0;
+    train(*training);
+  });
 
   CLI::App& encode_command = *tokenizer.add_subcommand("encode", "text to token ids");
   add_tokenizer_flag(encode_command, *flags);

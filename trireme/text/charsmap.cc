@@ -65,20 +65,23 @@ std::optional<std::string_view> Charsmap::find(std::string_view text) const {
 
 void Charsmap::apply(NormalizedText& text) const {
   const std::string old(text.view());
-  NormalizedText::Rewriter out(text);
+  std::vector<std::pair<char32_t, int64_t>> changes;
+  changes.reserve(old.size());
   bool changed = false;
   const char *p = old.data(), *end = p + old.size();
   auto replace = [&](std::string_view part) {
     const auto found = find(part);
     if (!found) return false;
     changed = true;
-    const int64_t more = count_characters(*found) - count_characters(part);
+    const int64_t before = count_characters(part), after = count_characters(*found);
     int64_t i = 0;
     for (const char *q = found->data(), *stop = q + found->size(); q < stop; ++i) {
       const CodePoint c = decode_utf8(q, stop);
-      out.put(c.value, i == 0 ? more : i);
+      changes.emplace_back(c.value, i >= before ? 1 : 0);
       q += c.length;
     }
+    // What is gone belongs to the character before it, if there is one.
+    if (after < before && !changes.empty()) changes.back().second += after - before;
     return true;
   };
   while (p < end) {
@@ -87,13 +90,16 @@ void Charsmap::apply(NormalizedText& text) const {
     if (cluster.size() >= kLongCluster || !replace(cluster)) {
       for (const char* q = p; q < next;) {
         const CodePoint c = decode_utf8(q, next);
-        if (!replace({q, static_cast<size_t>(c.length)})) out.put(c.value, 0);
+        if (!replace({q, static_cast<size_t>(c.length)})) changes.emplace_back(c.value, 0);
         q += c.length;
       }
     }
     p = next;
   }
-  if (changed) out.finish();
+  if (!changed) return;
+  NormalizedText::Rewriter out(text);
+  for (const auto& [value, change] : changes) out.put(value, change);
+  out.finish();
 }
 
 std::string decode_base64(std::string_view text) {

@@ -202,8 +202,9 @@ void Normalizer::add(const Node& node, int depth) {
   }
 }
 
-void Normalizer::apply(NormalizedText& text) const {
+void Normalizer::apply(NormalizedText& text, bool beginning) const {
   for (const Step& step : steps_) {
+    if (!beginning && std::holds_alternative<Prepend>(step)) continue;
     std::visit([&](const auto& s) { run(s, text); }, step);
   }
 }

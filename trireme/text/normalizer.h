@@ -30,11 +30,12 @@ class Normalizer {
   /// FormatError names a step that is wrong or not supported.
   explicit Normalizer(const Node& node);
 
-  void apply(NormalizedText& text) const;
+  /// `beginning`: whether the text is the beginning of what is normalized; a later part of it has
+  /// nothing put before it.
+  void apply(NormalizedText& text, bool beginning = true) const;
   bool empty() const { return steps_.empty(); }
   /// Whether a text may be cut before a single space between two printable ASCII characters and
-  /// its parts normalized on their own; steps that act on a text's beginning leave the others alone
-  /// only where these begin with a space.
+  /// its parts normalized on their own.
   bool local() const;
   /// Whether some step treats the beginning of a text in its own way.
   bool marks_beginning() const;

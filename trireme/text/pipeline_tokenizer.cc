@@ -4,9 +4,9 @@
 #include <array>
 
 #include "trireme/base/error.h"
+#include "trireme/base/threads.h"
 #include "trireme/text/byte_alphabet.h"
 #include "trireme/text/json_node.h"
-#include "trireme/text/parallel.h"
 #include "trireme/text/unicode.h"
 
 namespace trireme::text {
@@ -45,19 +45,6 @@ class CharacterIndex {
  private:
   std::vector<uint32_t> index_;  // empty where characters are bytes
 };
-
-bool is_printable(char c) {
-  return c > ' ' && c < 0x7F;
-}
-
-// Where the word that begins at `p` ends: before a single space between two printable ASCII
-// characters.
-const char* plain_word_end(const char* p, const char* end) {
-  for (const char* q = p + 1; q + 1 < end; ++q) {
-    if (*q == ' ' && is_printable(q[-1]) && is_printable(q[1])) return q;
-  }
-  return end;
-}
 
 template <class Stage>
 Stage read_stage(const TokenizerSpec& spec, const char* name, const std::string& json,
@@ -186,9 +173,10 @@ void PipelineTokenizer::check_id(int32_t id) const {
                   vocab_size(), vocab_size() - 1));
 }
 
-void PipelineTokenizer::cut(std::string_view text, size_t begin, size_t end, Pieces& pieces) const {
+void PipelineTokenizer::cut(std::string_view text, size_t begin, size_t end, bool beginning,
+                            Pieces& pieces) const {
   NormalizedText normalized(text, begin, end);
-  normalizer_.apply(normalized);
+  normalizer_.apply(normalized, beginning);
   const NormalizedText* all = pieces.own(std::move(normalized));
   if (normalized_) {
     std::vector<AddedTokens::Span> spans;
@@ -204,9 +192,9 @@ void PipelineTokenizer::cut(std::string_view text, size_t begin, size_t end, Pie
 
 // The ids of [begin, end), which must hold no added token of the first kind.
 void PipelineTokenizer::encode_pieces(std::string_view text, size_t begin, size_t end,
-                                      std::vector<int32_t>& ids) const {
+                                      bool beginning, std::vector<int32_t>& ids) const {
   Pieces pieces;
-  cut(text, begin, end, pieces);
+  cut(text, begin, end, beginning, pieces);
   std::vector<Model::Token> tokens;
   for (const Piece& piece : pieces.list) {
     if (piece.added >= 0) {
@@ -224,11 +212,11 @@ void PipelineTokenizer::encode_words(std::string_view text, size_t begin, size_t
   const char *p = text.data() + begin, *stop = text.data() + end;
   auto encode = [&](std::string_view word, std::vector<int32_t>& out) {
     const size_t at = word.data() - text.data();
-    encode_pieces(text, at, at + word.size(), out);
+    encode_pieces(text, at, at + word.size(), false, out);
   };
   if (marks_beginning_ && p < stop) {
     const char* next = plain_word_end(p, stop);
-    encode({p, static_cast<size_t>(next - p)}, ids);
+    encode_pieces(text, begin, next - text.data(), true, ids);
     p = next;
   }
   while (p < stop) {
@@ -275,7 +263,7 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_s
     } else if (by_words_) {
       encode_words(text, begin, end, lease.cache(), ids);
     } else {
-      encode_pieces(text, begin, end, ids);
+      encode_pieces(text, begin, end, true, ids);
     }
   };
   std::vector<AddedTokens::Span> spans, inner;
@@ -327,7 +315,7 @@ Encoding PipelineTokenizer::encode_text(std::string_view text, int32_t type) con
       continue;
     }
     pieces.clear();
-    cut(text, span.begin, span.end, pieces);
+    cut(text, span.begin, span.end, true, pieces);
     for (const Piece& piece : pieces.list) {
       if (piece.added >= 0) {
         encoding.add(piece.added, type, std::string(piece.view()), word++,
@@ -374,7 +362,8 @@ Encoding PipelineTokenizer::encoding(std::string_view text, std::optional<std::s
 std::vector<Encoding> PipelineTokenizer::encodings(std::span<const std::string_view> texts,
                                                    bool add_special, int threads) const {
   std::vector<Encoding> batch(texts.size());
-  for_each_index(texts.size(), threads, [&](size_t i) {
+  base::parallel_for(static_cast<int64_t>(texts.size()),
+                     threads > 0 ? threads : base::available_cores(), [&](int64_t i) {
     batch[i] = finish(encode_text(texts[i], 0), nullptr, add_special, true);
   });
   if (padding_) padding_->apply(batch);

@@ -60,8 +60,9 @@ class PipelineTokenizer final : public Tokenizer {
   void make_byte_level(const BpeSpec& bpe);
 
   /// The pieces of [begin, end) of a text, which holds no added token of the first kind.
-  void cut(std::string_view text, size_t begin, size_t end, Pieces& pieces) const;
-  void encode_pieces(std::string_view text, size_t begin, size_t end,
+  /// `beginning`: whether a stretch without such tokens begins there.
+  void cut(std::string_view text, size_t begin, size_t end, bool beginning, Pieces& pieces) const;
+  void encode_pieces(std::string_view text, size_t begin, size_t end, bool beginning,
                      std::vector<int32_t>& ids) const;
   void encode_stretch(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const;
   void encode_words(std::string_view text, size_t begin, size_t end, WordCache& cache,

@@ -428,4 +428,12 @@ bool PreTokenizer::marks_beginning() const {
   });
 }
 
+const char* plain_word_end(const char* p, const char* end) {
+  auto is_printable = [](char c) { return c > ' ' && c < 0x7F; };
+  for (const char* q = p + 1; q + 1 < end; ++q) {
+    if (*q == ' ' && is_printable(q[-1]) && is_printable(q[1])) return q;
+  }
+  return end;
+}
+
 }  // namespace trireme::text

@@ -107,4 +107,8 @@ class PreTokenizer {
   std::vector<Step> steps_;
 };
 
+/// Where the stretch that begins at `p` ends which a local pipeline may treat on its own: before a
+/// single space between two printable ASCII characters, or at `end`.
+const char* plain_word_end(const char* p, const char* end);
+
 }  // namespace trireme::text

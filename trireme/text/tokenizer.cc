@@ -4,7 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
-#include "trireme/text/parallel.h"
+#include "trireme/base/threads.h"
 #include "trireme/text/pipeline_tokenizer.h"
 #include "trireme/text/tokenizer_spec.h"
 #include "trireme/text/unicode.h"
@@ -45,7 +45,9 @@ TokenizerSpec read_model_file(const std::string& path) {
 std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::string_view> texts,
                                                           bool add_special, int threads) const {
   std::vector<std::vector<int32_t>> ids(texts.size());
-  for_each_index(texts.size(), threads, [&](size_t i) { ids[i] = encode(texts[i], add_special); });
+  base::parallel_for(static_cast<int64_t>(texts.size()),
+                     threads > 0 ? threads : base::available_cores(),
+                     [&](int64_t i) { ids[i] = encode(texts[i], add_special); });
   return ids;
 }
 

@@ -78,7 +78,8 @@ std::vector<WordCounts::Word> WordCounts::sorted() const {
   return words;
 }
 
-WordCounts count_words(const std::vector<std::string>& files, bool add_prefix_space, int threads,
+WordCounts count_words(const std::vector<std::string>& files,
+                       const std::function<void(std::string_view, WordCounts&)>& cut, int threads,
                        const std::function<void(int64_t, int64_t)>& progress) {
   constexpr size_t kBlock = 1 << 20;
   std::vector<base::MappedFile> maps;
@@ -107,7 +108,7 @@ WordCounts count_words(const std::vector<std::string>& files, bool add_prefix_sp
       }
     }
     if (!counts) counts = std::make_unique<WordCounts>();
-    counts->add_lines(blocks[i], add_prefix_space);
+    cut(blocks[i], *counts);
     std::lock_guard lock(mutex);
     idle.push_back(std::move(counts));
     done += static_cast<int64_t>(blocks[i].size());

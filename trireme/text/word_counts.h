@@ -42,9 +42,11 @@ class WordCounts {
   std::string bytes_;
 };
 
-/// Counts the words of files on `threads` threads; the same for any number of them. `progress(done,
-/// total)` in bytes, never called by two threads at once.
-WordCounts count_words(const std::vector<std::string>& files, bool add_prefix_space, int threads,
+/// Counts what `cut(lines, counts)` adds for the files' lines, given some whole ones at a time, on
+/// `threads` threads; the same for any number of them. `progress(done, total)` in bytes, never
+/// called by two threads at once.
+WordCounts count_words(const std::vector<std::string>& files,
+                       const std::function<void(std::string_view, WordCounts&)>& cut, int threads,
                        const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace trireme::text

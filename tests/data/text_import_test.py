@@ -1,0 +1,161 @@
+"""SentencePiece's and tiktoken's files against the libraries that they come from, and training."""
+
+import base64
+import importlib.util
+import io
+import json
+import pathlib
+import random
+import subprocess
+
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from text_support import DRIVER, MATERIAL, assert_same, drive, package, random_texts
+
+SOURCES = [str(p) for p in sorted((package("torch") / "nn").rglob("*.py"))]
+PROSE = [line for p in SOURCES[:30] for line in pathlib.Path(p).read_text().splitlines() if line.strip()]
+
+
+def sentencepiece_model(folder, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(PROSE + [t for t in MATERIAL if t.strip()]),
+                                             model_writer=model, minloglevel=2, **({"vocab_size": 600} | options))
+    folder.mkdir(exist_ok=True)
+    (folder / "spiece.model").write_bytes(model.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"byte_fallback": True, "vocab_size": 900}, {"model_type": "bpe"}, {"add_dummy_prefix": False},
+    {"model_type": "bpe", "byte_fallback": True, "vocab_size": 900, "remove_extra_whitespaces": False,
+     "normalization_rule_name": "identity"},
+    {"normalization_rule_name": "nfkc_cf"}, {"split_by_whitespace": False},
+    {"user_defined_symbols": ["<sep>", "@@"], "remove_extra_whitespaces": False}],
+    ids=lambda o: "-".join(f"{k}={v}" for k, v in o.items()) or "default")
+def test_sentencepiece(tmp_path, options):
+    oracle = sentencepiece_model(tmp_path, **options)
+    texts = [t for t in MATERIAL if "\x00" not in t] + PROSE[:300] + ["a  b   c ", " lead", "<sep>x@@ y", "x <sep> y"]
+    # Decomposed text and characters that stand for spaces are normalized otherwise by Hugging Face's library, whose
+    # tokenizer.json this becomes; they are compared with that library below.
+    own = [t for t in texts if not any(ord(c) > 0x2FF and not c.isalpha() or c == "\u0301" for c in t)]
+    answers = dict(zip(texts, drive("encodings", tmp_path / "spiece.model", texts)))
+    for text in own:
+        assert answers[text]["fast"] == oracle.encode(text), ascii(text)
+        assert answers[text]["plain"]["ids"] == oracle.encode(text), ascii(text)
+        assert answers[text]["decoded"] == oracle.decode(oracle.encode(text)), ascii(text)
+
+
+def test_sentencepiece_as_hugging_face_reads_it(tmp_path):
+    sentencepiece_model(tmp_path)
+    subprocess.run([DRIVER, "save", tmp_path, tmp_path / "saved"], check=True)
+    oracle = Tokenizer.from_file(str(tmp_path / "saved/tokenizer.json"))
+    assert_same(tmp_path, oracle, MATERIAL + random_texts(200))
+
+
+@pytest.mark.parametrize("damage", range(3))
+def test_damaged_models_are_refused(tmp_path, damage):
+    sentencepiece_model(tmp_path, vocab_size=300)
+    good = (tmp_path / "spiece.model").read_bytes()
+    rng = random.Random(damage)
+    for _ in range(40):
+        bad = bytearray(good)
+        for _ in range(rng.randint(1, 4)):
+            bad[rng.randrange(len(bad))] = rng.randrange(256)
+        if damage == 1:
+            bad = bad[:rng.randrange(len(bad))]
+        if damage == 2:
+            bad = bytearray(rng.randbytes(rng.randint(0, 300)))
+        (tmp_path / "spiece.model").write_bytes(bad)
+        done = subprocess.run([DRIVER, "encode", tmp_path / "spiece.model"], input=b"", capture_output=True)
+        assert done.returncode in (0, 2), done.stderr
+        assert done.returncode == 0 or b"spiece.model" in done.stderr
+
+
+def tiktoken_file(folder, name, pattern):
+    """A small file of ranks, made from a tokenizer that Hugging Face's library trains."""
+    oracle = Tokenizer(models.BPE())
+    cut = pre_tokenizers.Sequence([pre_tokenizers.Split(pattern, "isolated"),
+                                   pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    oracle.pre_tokenizer = cut
+    oracle.train_from_iterator(PROSE + MATERIAL, trainers.BpeTrainer(
+        vocab_size=2000, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    document = json.loads(oracle.to_str())
+    document["model"]["ignore_merges"] = True
+    alphabet = {c: b for b, c in byte_alphabet().items()}
+    lines = [base64.b64encode(bytes(alphabet[c] for c in token)).decode() + f" {rank}"
+             for token, rank in document["model"]["vocab"].items()]
+    (folder / name).write_text("\n".join(lines) + "\n")
+    return Tokenizer.from_str(json.dumps(document))
+
+
+def byte_alphabet():
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in plain]
+    return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(rest)}
+
+
+@pytest.mark.parametrize("name", ["cl100k_base", "o200k_base", "qwen", "r50k_base"])
+def test_tiktoken(tmp_path, name):
+    from text_pipeline_test import PATTERNS
+    from tokenizers import Regex
+    pattern = PATTERNS[{"cl100k_base": "cl100k", "o200k_base": "o200k", "qwen": "qwen2", "r50k_base": "gpt2"}[name]]
+    oracle = tiktoken_file(tmp_path, name + ".tiktoken", Regex(pattern))
+    texts = MATERIAL + random_texts(300) + PROSE[:200]
+    for text, ours in zip(texts, drive("encodings", tmp_path / (name + ".tiktoken"), texts)):
+        assert ours["fast"] == oracle.encode(text).ids, ascii(text)
+        assert ours["decoded"] == text
+
+
+def test_tiktoken_refusals(tmp_path):
+    for name, content, message in (
+            ("mine.tiktoken", "YQ== 0\n", "the name says"), ("qwen.tiktoken", "YQ== 0\nYQ== 1\n", "are the same"),
+            ("qwen.tiktoken", "YQ== 0\nYg==\n", ":2: expected"), ("qwen.tiktoken", "Y?== 0\n", "base64"),
+            ("qwen.tiktoken", "YQ== 0\nYg== 0\n", "given twice"), ("qwen.tiktoken", "YQ== 999999999\n", "out of range"),
+            ("qwen.tiktoken", "", "no tokens")):
+        (tmp_path / name).write_text(content)
+        done = subprocess.run([DRIVER, "encode", tmp_path / name], input=b"", capture_output=True)
+        assert done.returncode == 2 and message in done.stderr.decode(), done.stderr
+
+
+def train(kind, folder, vocab_size, threads=2, files=SOURCES):
+    subprocess.run([DRIVER, f"train_{kind}", folder, str(vocab_size), str(threads), *files], check=True)
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("kind, size", [("wordpiece", 3000), ("unigram", 2000)])
+def test_trained(tmp_path, kind, size):
+    """What is trained encodes here as there, and is the same for any number of threads."""
+    oracle = train(kind, tmp_path / "a", size)
+    assert oracle.get_vocab_size() == size
+    train(kind, tmp_path / "b", size, threads=1)
+    assert (tmp_path / "a/tokenizer.json").read_bytes() == (tmp_path / "b/tokenizer.json").read_bytes()
+    assert_same(tmp_path / "a", oracle, MATERIAL + random_texts(200) + PROSE[:100],
+                pairs=list(zip(MATERIAL, MATERIAL[2:])))
+
+
+def test_wordpiece_is_as_good(tmp_path):
+    """At most 0.5 % more tokens than the best of three vocabularies that Hugging Face's trainer makes."""
+    ours = train("wordpiece", tmp_path / "ours", 4000)
+    best = None
+    for _ in range(3):
+        theirs = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        theirs.normalizer = normalizers.BertNormalizer()
+        theirs.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        theirs.train(SOURCES, trainers.WordPieceTrainer(vocab_size=4000, show_progress=False, limit_alphabet=1000,
+                                                       special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]))
+        count = sum(len(e.ids) for e in theirs.encode_batch(PROSE, add_special_tokens=False))
+        best = min(count, best or count)
+    assert sum(len(e.ids) for e in ours.encode_batch(PROSE, add_special_tokens=False)) <= 1.005 * best
+
+
+def test_unigram_is_as_good(tmp_path):
+    """Within 1 % of the tokens that SentencePiece's own training needs."""
+    ours = train("unigram", tmp_path / "ours", 4000)
+    model = io.BytesIO()
+    lines = [line for p in SOURCES for line in pathlib.Path(p).read_text().splitlines() if line.strip()]
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, vocab_size=4000,
+                                             normalization_rule_name="nfkc", minloglevel=2)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    count = sum(len(e.ids) for e in ours.encode_batch(lines, add_special_tokens=False))
+    assert count <= 1.01 * sum(map(len, theirs.encode(lines)))

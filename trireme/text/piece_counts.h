@@ -1,0 +1,19 @@
+#pragma once
+// Counting the pieces that a tokenizer's normalizer and pre-tokenizer cut files into: what trainers
+// of WordPiece and Unigram learn from.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/text/tokenizer_spec.h"
+#include "trireme/text/word_counts.h"
+
+namespace trireme::text {
+
+/// Pieces of the files' lines with `spec`'s normalizer and pre-tokenizer, which must work word by
+/// word. The same for any number of threads (0: all cores); memory grows with the distinct words.
+WordCounts count_pieces(const std::vector<std::string>& files, const TokenizerSpec& spec,
+                        int threads, const std::function<void(int64_t, int64_t)>& progress);
+
+}  // namespace trireme::text
