@@ -8,6 +8,7 @@
 #include <fstream>
 #include <random>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/text/bpe.h"
@@ -22,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::vector<std::string> pieces(std::string_view text) {
@@ -36,11 +38,6 @@ std::vector<std::string> pieces(std::string_view text) {
 
 class TextTest : public ::testing::Test {
  protected:
-  TextTest() : folder_(fs::path(::testing::TempDir()) / ("text_" + std::to_string(::getpid()))) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~TextTest() override { fs::remove_all(folder_); }
   std::string write(const std::string& name, const std::string& content) {
     const std::string path = (folder_ / name).string();
     fs::create_directories(fs::path(path).parent_path());
@@ -63,7 +60,8 @@ class TextTest : public ::testing::Test {
     }
     return "loaded";
   }
-  fs::path folder_;
+  test::TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST(Scanner, CutsAsThePatternDoes) {
@@ -226,7 +224,8 @@ TEST_F(TextTest, TrainingRefusesWhatCannotBe) {
 TEST_F(TextTest, MissingFilesAreNamed) {
   EXPECT_THAT(refusal<base::FormatError>(folder_.string()), HasSubstr("tokenizer.json"));
   EXPECT_THAT(refusal<base::FormatError>(folder_.string()), HasSubstr(folder_.string()));
-  EXPECT_THAT(refusal<base::IoError>((folder_ / "no.json").string()), HasSubstr("no.json"));
+  EXPECT_THAT(refusal<base::ConfigError>((folder_ / "no.json").string()),
+              AllOf(HasSubstr("no.json: there is no such file"), HasSubstr("trireme tokenizer train")));
   const std::string vocabulary = write("vocab.json", "{\"a\": 0}");
   EXPECT_THAT(refusal<base::FormatError>(vocabulary), HasSubstr("merges.txt"));
   EXPECT_THAT(refusal<base::FormatError>(folder_.string()), HasSubstr("merges.txt"));

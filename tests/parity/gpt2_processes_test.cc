@@ -1,9 +1,8 @@
 // Cells of the parity grid with ranks as processes over shared memory: bit-equal to ranks as threads.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "tests/support/gpt2_cell.h"
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/io.h"
 #include "trireme/comm/launch.h"
 
@@ -14,8 +13,8 @@ TEST(Gpt2Processes, EqualThreadsBitForBit) {
   for (const Cell& cell : {Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .dtype = "fp32"},
                            Cell{.dp = 1, .tp = 2, .pp = 2, .schedule = "gpipe", .sequence_parallel = true, .dtype = "fp32"},
                            Cell{.dp = 2, .tp = 2, .pp = 1, .dtype = "fp32"}}) {
-    std::string folder = testing::TempDir() + "trireme_cell_" + std::to_string(::getpid());
-    std::filesystem::create_directories(folder);
+    TemporaryFolder temporary;
+    std::string folder = temporary.path();
     auto text = [](int value) { return std::to_string(value); };
     int code = comm::launch_local({.nproc = cell.ranks(), .prefix = false},
                                   {TRIREME_CELL_RANK, text(cell.dp), text(cell.tp), text(cell.pp), cell.schedule,
@@ -24,7 +23,6 @@ TEST(Gpt2Processes, EqualThreadsBitForBit) {
     std::vector<uint64_t> threads = run_cell(cell).digests;
     for (int rank = 0; rank < cell.ranks(); ++rank)
       EXPECT_EQ(base::read_file(folder + "/" + text(rank)), std::to_string(threads[rank])) << cell.name();
-    std::filesystem::remove_all(folder);
   }
 }
 

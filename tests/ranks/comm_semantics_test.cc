@@ -74,7 +74,7 @@ TEST_P(CommTest, SendsNeverBlockWhateverTheSize) {
 
 // The sender is done with a plain buffer although the receiver has not called yet.
 TEST(Comm, ASendOfPlainMemoryBetweenProcessesCompletesAlone) {
-  if (kThreadSanitizer) GTEST_SKIP();
+  if (kThreadSanitizer) GTEST_SKIP() << kNoForkUnderTsan;
   expect_clean(run_ranks(Kind::processes, 2, [](Backend& backend) {
     Comm comm = world(backend);
     if (comm.rank() == 0) {

@@ -17,6 +17,8 @@ constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
+constexpr const char* kNoForkUnderTsan =
+    "ranks as processes: ThreadSanitizer's run-time does not follow forks";
 
 using Body = std::function<void(Backend&)>;
 using std::chrono::milliseconds;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/config/load.h"
@@ -30,20 +31,15 @@ std::string error_of(std::string_view text, const std::vector<std::string>& over
 /// A folder of files that goes away with the test.
 class Files {
  public:
-  Files() {
-    std::string name = (std::filesystem::temp_directory_path() / "config_test_XXXXXX").string();
-    root_ = ::mkdtemp(name.data());
-  }
-  ~Files() { std::filesystem::remove_all(root_); }
   std::string write(const std::string& name, std::string_view text) {
-    std::filesystem::path path = root_ / name;
+    std::filesystem::path path = root_.path() / name;
     std::filesystem::create_directories(path.parent_path());
     std::ofstream(path) << text;
     return path.string();
   }
 
  private:
-  std::filesystem::path root_;
+  test::TemporaryFolder root_;
 };
 
 TEST(Config, ReadsEverySection) {

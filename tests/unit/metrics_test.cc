@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
@@ -25,11 +26,6 @@ using ::testing::Not;
 
 class Folder : public ::testing::Test {
  protected:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "metrics_test_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() override { std::filesystem::remove_all(path_); }
   std::vector<std::string> lines() const {
     std::ifstream file(path_ + "/metrics.jsonl");
     std::vector<std::string> lines;
@@ -41,7 +37,8 @@ class Folder : public ::testing::Test {
     for (const std::string& line : lines()) steps.push_back(base::parse_json(line, "line")["step"]);
     return steps;
   }
-  std::string path_;
+  test::TemporaryFolder folder_;
+  const std::string path_ = folder_.path();
 };
 using Events = Folder;
 using Metrics = Folder;

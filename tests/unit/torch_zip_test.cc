@@ -8,6 +8,7 @@
 #include <fstream>
 #include <random>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/formats/pickle.h"
 
@@ -19,11 +20,6 @@ using testing::HasSubstr;
 
 class TorchZip : public testing::Test {
  protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "torch_zip_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
   void write(const std::vector<TensorEntry>& entries) {
     TorchZipWriter writer(path_, entries);
     unsigned char next = 0;
@@ -35,7 +31,8 @@ class TorchZip : public testing::Test {
     }
     writer.close();
   }
-  std::string path_;
+  test::TemporaryFolder folder_;
+  const std::string path_ = folder_ / "file";
 };
 
 TEST_F(TorchZip, ReadsWhatItWrites) {
