@@ -1,10 +1,18 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/base/philox.h"
 #include "trireme/base/threads.h"
 
 namespace trireme::base {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 // Known answers of Random123's kat_vectors for philox4x32-10.
 TEST(Philox, KnownAnswers) {
@@ -22,6 +30,43 @@ TEST(ParallelFor, RethrowsTheErrorOfTheLowestIndex) {
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 100);
   EXPECT_THROW(parallel_for(10, 3, [](int64_t i) { if (i == 4) throw std::runtime_error("four"); }),
                std::runtime_error);
+}
+
+// docs/architecture.md section 1.
+TEST(Errors, EachClassHasItsExitCode) {
+  EXPECT_EQ(ConfigError("").exit_code(), 2);
+  EXPECT_EQ(FormatError("").exit_code(), 2);
+  EXPECT_EQ(CommError("").exit_code(), 3);
+  EXPECT_EQ(IoError("").exit_code(), 4);
+  EXPECT_EQ(InternalError("").exit_code(), 70);
+}
+
+std::string refusal(std::string_view text) {
+  try {
+    parse_json(text, "a.json");
+  } catch (const FormatError& e) {
+    return e.what();
+  }
+  return "read";
+}
+
+TEST(Json, ErrorsSayThePlaceAndNothingOfTheLibrary) {
+  EXPECT_THAT(refusal("{\n \"a\": 1,\n \"b\": nul\n}"),
+              StartsWith("a.json:3:10: not valid JSON: "));
+  EXPECT_THAT(refusal(""), StartsWith("a.json:1:1: not valid JSON: "));
+  EXPECT_THAT(refusal("[1,\n"), StartsWith("a.json:2:1: not valid JSON: "));
+  EXPECT_THAT(refusal("{\"a\": 1, \"a\": 2}"), HasSubstr("key \"a\" appears twice"));
+  for (const char* bad : {"", "{", "[1 2]", "\"\xff\"", "[1e999]", "{\"a\" 1}", "nonsense"}) {
+    EXPECT_THAT(refusal(bad), AllOf(StartsWith("a.json:"), Not(HasSubstr("json.exception")),
+                                    Not(HasSubstr("parse error"))));
+  }
+  EXPECT_LT(refusal(std::string(1000, 'x')).size(), 400u);
+  try {
+    parse_json("{\"a\": 1}", "a.json").at("a").get<std::string>();
+    FAIL();
+  } catch (const nlohmann::json::exception& e) {
+    EXPECT_EQ(message_of(e), "type must be string, but is number");
+  }
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ Index index_from_text(const std::string& text, const std::string& source) {
       index.emplace(name, std::move(tensor));
     }
   } catch (const nlohmann::json::exception& e) {
-    throw FormatError(fmt::format("{}: {}", place, e.what()));
+    throw FormatError(fmt::format("{}: {}", place, base::message_of(e)));
   } catch (const base::Error& e) {
     throw FormatError(fmt::format("{}: {}", place, e.what()));
   }

@@ -254,6 +254,12 @@ std::map<std::string, std::string> locate_tensors(const std::string& folder,
     located[name] = folder + "/" + shard;
   }
   for (const auto& [shard, names] : shards) {
+    if (!fs::exists(folder + "/" + shard)) {
+      throw FormatError(
+          fmt::format("{}/{}: there is no such file, but {} says that {} tensors lie in it; copy "
+                      "all {} files of the model",
+                      folder, shard, index_path, names.size(), shards.size()));
+    }
     SafetensorsFile file(folder + "/" + shard);
     for (const std::string& name : names) file.at(name);
     for (const auto& [name, tensor] : file.tensors()) {

@@ -85,6 +85,13 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
     return "";
   };
   const bool is_folder = fs::is_directory(path);
+  if (!fs::exists(path)) {
+    throw base::ConfigError(fmt::format(
+        "tokenizer {0}: there is no such file or folder; expected a tokenizer.json (or another "
+        "tokenizer's file) or a folder that holds it. `trireme tokenizer train --vocab-size N "
+        "--out DIR FILES` makes one",
+        path));
+  }
   const fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
   std::string vocabulary = beside(folder, {"vocab.json", "encoder.json"});
   std::string merges = beside(folder, {"merges.txt", "vocab.bpe"});
@@ -118,7 +125,9 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
     }
   }
   throw base::FormatError(fmt::format(
-      "{}: no tokenizer here: expected {}; found {}", path,
+      "{}: no tokenizer here: expected {}; found {}. `trireme tokenizer train --vocab-size N --out "
+      "DIR FILES` makes one, and so does `save_pretrained` of transformers",
+      path,
       is_folder ? "tokenizer.json, vocab.json (encoder.json) with merges.txt (vocab.bpe), "
                   "vocab.txt, spiece.model or tokenizer.model"
                 : "vocab.json (encoder.json) and merges.txt (vocab.bpe) side by side",
