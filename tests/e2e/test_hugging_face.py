@@ -1,4 +1,8 @@
-"""A random Hugging Face GPT-2 with an odd vocabulary: the same greedy tokens as transformers on every layout."""
+"""A random Hugging Face GPT-2 with an odd vocabulary: the same tokens as transformers, greedy and by beam search, on
+every layout."""
+
+import json
+import shutil
 
 import pytest
 import torch
@@ -42,3 +46,26 @@ def test_greedy_tokens(model, tp, pp):
                    "--tensor-parallel", tp, "--pipeline-parallel", pp).stdout
     got = json_lines(said)[0]["new_ids"]
     assert got == want or got == want[:want.index(end) + 1]
+
+
+@pytest.mark.parametrize("beams,penalty,early", [(3, 1.0, "false"), (4, 0.5, "true"), (2, 2.0, "never")])
+def test_beam_search(model, tmp_path, beams, penalty, early):
+    folder, greedy, _ = model
+    shutil.copytree(folder, tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    config["eos_token_id"] = end = greedy[4]  # so that sequences end on the way
+    (tmp_path / "hf/config.json").write_text(json.dumps(config))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    ids = tokenizer(PROMPT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        found = GPT2LMHeadModel.from_pretrained(folder).eval().generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, num_beams=beams,
+            length_penalty=penalty, early_stopping={"false": False, "true": True}.get(early, early), eos_token_id=end,
+            pad_token_id=end)
+    want = found[0, ids.shape[1]:].tolist()
+    want = want[:want.index(end) + 1] if end in want else want
+    for tp, pp in ((1, 1), (2, 2)):
+        said = trireme("generate", "--model", tmp_path / "hf", "--prompt", PROMPT, "--max-new-tokens", 12, "--json",
+                       "--num-beams", beams, "--length-penalty", penalty, "--early-stopping", early,
+                       "--tensor-parallel", tp, "--pipeline-parallel", pp).stdout
+        assert json_lines(said)[0]["new_ids"] == want

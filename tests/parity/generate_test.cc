@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <map>
 
 #include "trireme/base/error.h"
@@ -93,6 +95,61 @@ TEST(Generate, EveryLayoutGivesTheSameTokens) {
       again.prompts[0].push_back(id);
     }
   }
+}
+
+// With room for every sequence the search is exhaustive.
+TEST(Beams, FindTheBestSequenceWhereNoneIsDropped) {
+  constexpr int64_t kVocab = 4, kLength = 3, kEnd = 3;
+  auto log_probs = [](const std::vector<int64_t>& ids) {
+    at::Tensor logits = at::zeros({kVocab}, at::kDouble);
+    for (int64_t v = 0; v < kVocab; ++v) {
+      double place = static_cast<double>(v + 1);
+      for (int64_t id : ids) place = place * 7.3 + static_cast<double>(id);
+      logits[v] = 2 * std::sin(place);
+    }
+    return logits.log_softmax(0);
+  };
+  for (double penalty : {0.0, 1.0, 2.5}) {
+    double best = -1e9;
+    std::vector<int64_t> want;
+    std::function<void(std::vector<int64_t>, double)> visit = [&](std::vector<int64_t> ids, double sum) {
+      auto length = std::ssize(ids) - 1;
+      if (length == kLength || ids.back() == kEnd) {
+        if (double score = sum / std::pow(length, penalty); score > best) best = score, want.assign(ids.begin() + 1, ids.end());
+        return;
+      }
+      at::Tensor next = log_probs(ids);
+      for (int64_t v = 0; v < kVocab; ++v) {
+        ids.push_back(v);
+        visit(ids, sum + next[v].item<double>());
+        ids.pop_back();
+      }
+    };
+    visit({0}, 0);
+    BeamSearch search({0}, {.count = 64, .length_penalty = penalty}, kLength, kEnd);
+    while (!search.done()) {
+      std::vector<at::Tensor> rows;
+      for (const auto& ids : search.running()) rows.push_back(log_probs(ids));
+      search.advance(at::stack(rows));
+    }
+    EXPECT_EQ(search.best(), want) << penalty;
+  }
+  EXPECT_THROW(Beams{.count = 0}.check(), base::ConfigError);
+  EXPECT_THROW(Beams{.length_penalty = NAN}.check(), base::ConfigError);
+}
+
+TEST(Beams, EveryLayoutFindsTheSameTokens) {
+  Request request{.prompts = {{1, 2, 3}, {9, 8, 60}}, .max_new_tokens = 10, .end_token = 5, .beams = {.count = 3}};
+  auto alone = continue_on(1, 1, request);
+  for (auto [tp, pp] : {std::pair{2, 1}, {2, 2}, {1, 4}}) {
+    auto other = continue_on(tp, pp, request);
+    for (size_t p = 0; p < alone.size(); ++p) {
+      EXPECT_EQ(other[p].new_ids, alone[p].new_ids) << "tp " << tp << " pp " << pp;
+      EXPECT_EQ(other[p].finish_reason, alone[p].finish_reason);
+    }
+  }
+  request.sampling.temperature = 0.5;
+  EXPECT_THROW(continue_on(1, 1, request), base::ConfigError);
 }
 
 TEST(Generate, StopsAtTheEndToken) {

@@ -1,6 +1,7 @@
 // trireme generate: continues prompts with a model from a Hugging Face folder or a checkpoint.
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "tools/trireme/ranks.h"
@@ -18,10 +19,11 @@ struct Flags {
   std::string model, tokenizer, dtype = "fp32";
   std::vector<std::string> prompts;
   std::string prompt_file;
-  int64_t max_new_tokens = 32, num_beams = 1;
+  int64_t max_new_tokens = 32;
   int tensor_parallel = 1, pipeline_parallel = 1;
   bool json = false;
   generate::Sampling sampling;
+  generate::Beams beams;
 };
 
 std::vector<std::string> read_prompts(const Flags& flags) {
@@ -71,16 +73,16 @@ void print(const Flags& flags, const text::Tokenizer& tokenizer, const std::vect
 }
 
 void run(const Flags& flags) {
-  if (flags.num_beams != 1)
-    throw base::ConfigError("--num-beams above 1 (beam search) is not available yet; leave it out");
   flags.sampling.check();
+  flags.beams.check();
   checkpoint::Checkpoint checkpoint(flags.model);
   std::string tokenizer_path = flags.tokenizer.empty() ? checkpoint.path() : flags.tokenizer;
   auto tokenizer = text::Tokenizer::load(tokenizer_path);
   std::vector<std::string> prompts = read_prompts(flags);
   generate::Request request{.max_new_tokens = flags.max_new_tokens,
                             .end_token = end_token(checkpoint.model_config(), *tokenizer),
-                            .sampling = flags.sampling};
+                            .sampling = flags.sampling,
+                            .beams = flags.beams};
   for (const std::string& prompt : prompts) {
     std::vector<int32_t> ids = tokenizer->encode(prompt);
     request.prompts.emplace_back(ids.begin(), ids.end());
@@ -113,7 +115,21 @@ void add_generate(CLI::App& program) {
   command->add_option("--temperature", flags->sampling.temperature, "divides the logits")->capture_default_str();
   command->add_option("--top-k", flags->sampling.top_k, "draw from the k likeliest only; 0: all")->capture_default_str();
   command->add_option("--top-p", flags->sampling.top_p, "draw from the likeliest that hold this share")->capture_default_str();
-  command->add_option("--num-beams", flags->num_beams, "beam search (1: none)")->capture_default_str();
+  command->add_option("--num-beams", flags->beams.count, "sequences of a beam search, which draws nothing; 1: no search")
+      ->capture_default_str();
+  command->add_option("--length-penalty", flags->beams.length_penalty,
+                      "beam search: a sequence counts with its log probability over its new tokens to this power")
+      ->capture_default_str();
+  const std::map<std::string, generate::EarlyStopping> early{{"false", generate::EarlyStopping::no},
+                                                             {"true", generate::EarlyStopping::yes},
+                                                             {"never", generate::EarlyStopping::never}};
+  command
+      ->add_option_function<std::string>(
+          "--early-stopping", [flags, early](const std::string& word) { flags->beams.early_stopping = early.at(word); },
+          "beam search ends when as many sequences as beams are finished (true), when none looks better (false), when "
+          "none can become better (never)")
+      ->check(CLI::IsMember({"false", "true", "never"}))
+      ->default_str("false");
   command->add_option("--no-repeat-ngram-size", flags->sampling.no_repeat_ngram_size, "never repeat an n-gram; 0: off")
       ->capture_default_str();
   command->add_option("--seed", flags->sampling.seed, "of the draws")->capture_default_str();

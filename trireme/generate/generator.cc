@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 
 #include "trireme/base/error.h"
@@ -12,6 +14,12 @@ namespace {
 
 void check(const Request& request, const nn::ModelDef& def) {
   request.sampling.check();
+  request.beams.check();
+  const Sampling& sampling = request.sampling;
+  if (request.beams.count > 1 && (sampling.temperature != 1 || sampling.top_k != 0 || sampling.top_p != 1)) {
+    throw base::ConfigError(fmt::format("--num-beams {} searches and draws nothing, so --temperature, --top-k and --top-p "
+                                        "have no meaning: leave them out, or --num-beams", request.beams.count));
+  }
   if (request.max_new_tokens < 1)
     throw base::ConfigError(
         fmt::format("--max-new-tokens is {}, expected at least 1", request.max_new_tokens));
@@ -103,6 +111,52 @@ void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request
   }
 }
 
+// Continues one prompt by beam search. The last stage searches; the others follow its orders.
+Continuation search_beams(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request, int64_t row) {
+  const int last = mesh.mesh.size(layout::Axis::pp) - 1;
+  const int64_t beams = request.beams.count;
+  auto tell = [&](std::vector<int64_t>& orders) {
+    if (last > 0) mesh.pp.broadcast(orders.data(), std::ssize(orders), base::DType::i64, last).wait();
+  };
+  BeamSearch search(request.prompts[row], request.beams, request.max_new_tokens, request.end_token);
+  at::Tensor input = at::tensor(request.prompts[row], at::kLong).unsqueeze(0);
+  nn::KvCache cache;
+  // Number of running sequences (0: done), for each its parent and its new token.
+  std::vector<int64_t> orders(1 + 2 * beams);
+  while (true) {
+    at::Tensor logits = forward(model, mesh, input, cache);
+    if (mesh.coord.pp == last) {
+      at::Tensor log_probs = logits.to(at::kDouble).log_softmax(-1);
+      for (int64_t r = 0; r < log_probs.size(0); ++r)
+        for (int64_t id : banned_by_ngrams(search.running()[r], request.sampling.no_repeat_ngram_size))
+          log_probs[r][id] = -std::numeric_limits<double>::infinity();
+      search.advance(log_probs);
+      orders[0] = search.done() ? 0 : std::ssize(search.running());
+      for (int64_t r = 0; r < orders[0]; ++r) {
+        orders[1 + r] = search.parents()[r];
+        orders[1 + beams + r] = search.running()[r].back();
+      }
+    }
+    tell(orders);
+    const int64_t count = orders[0];
+    if (count == 0) break;
+    at::Tensor all = at::tensor(orders, at::kLong), parents = all.narrow(0, 1, count);
+    for (auto& [layer, kept] : cache.layers)
+      kept = {kept.first.index_select(0, parents), kept.second.index_select(0, parents)};
+    input = all.narrow(0, 1 + beams, count).unsqueeze(1).contiguous();
+  }
+  std::vector<int64_t> found(1 + request.max_new_tokens);  // its length, then the tokens
+  if (mesh.coord.pp == last) {
+    std::vector<int64_t> best = search.best();
+    found[0] = std::ssize(best);
+    std::copy(best.begin(), best.end(), found.begin() + 1);
+  }
+  tell(found);
+  Continuation out{.new_ids = {found.begin() + 1, found.begin() + 1 + found[0]}, .finish_reason = "length"};
+  if (out.new_ids.back() == request.end_token) out.finish_reason = "stop";
+  return out;
+}
+
 }  // namespace
 
 std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh,
@@ -110,6 +164,10 @@ std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mes
   check(request, model.def);
   at::NoGradGuard no_grad;
   std::vector<Continuation> out(request.prompts.size());
+  if (request.beams.count > 1) {
+    for (size_t p = 0; p < out.size(); ++p) out[p] = search_beams(model, mesh, request, static_cast<int64_t>(p));
+    return out;
+  }
   std::map<size_t, std::vector<int64_t>> by_length;
   for (size_t p = 0; p < request.prompts.size(); ++p)
     by_length[request.prompts[p].size()].push_back(p);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/generate/beams.h"
 #include "trireme/generate/sampling.h"
 #include "trireme/nn/builder.h"
 
@@ -17,6 +18,7 @@ struct Request {
   int64_t max_new_tokens = 32;
   std::optional<int64_t> end_token = {};  // stops a sequence; kept as its last id
   Sampling sampling = {};
+  Beams beams = {};  // with more than one nothing is drawn
 };
 
 struct Continuation {
