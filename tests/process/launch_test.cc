@@ -155,6 +155,45 @@ TEST(Launch, AKilledRankIsToldFromThoseThatReportItsLoss) {
   EXPECT_THAT(result.err, HasSubstr("rank 2 was killed by signal 9 (SIGKILL)"));
 }
 
+// What report_to_launcher does, in shell.
+constexpr const char* kSay =
+    "say() { printf '%b' \"$1\" > /proc/self/fd/$TRIREME_ERROR_FD; exit $2; }; ";
+
+TEST(Launch, EqualErrorsOfRanksArePrintedOnce) {
+  Result result = launch({.nproc = 3}, std::string(kSay) + "say 'a wrong key\nof the config' 2");
+  EXPECT_EQ(result.code(), 2);
+  EXPECT_THAT(result.err, HasSubstr("trireme: error: a wrong key"));
+  EXPECT_THAT(result.err, HasSubstr("(all 3 ranks)"));
+  EXPECT_EQ(result.err.find("a wrong key"), result.err.rfind("a wrong key"));
+}
+
+TEST(Launch, ACauseHidesTheLossesThatItLedTo) {
+  std::string script = std::string(kSay) +
+                       "if [ $RANK = 1 ]; then sleep 0.1; say 'the disk is full' 4; fi; "
+                       "say \"rank $RANK lost rank 1\" 3";
+  Result result = launch({.nproc = 3}, script);
+  EXPECT_EQ(result.code(), 4);
+  EXPECT_THAT(result.err, HasSubstr("trireme: error: the disk is full (rank 1)"));
+  EXPECT_THAT(result.err, Not(HasSubstr("lost")));
+  result = launch({.nproc = 2},
+                  std::string(kSay) + "if [ $RANK = 1 ]; then kill -9 $$; fi; say 'lost rank 1' 3");
+  EXPECT_THAT(result.err, HasSubstr("trireme: error: lost rank 1 (rank 0)"));
+  EXPECT_THAT(result.err, HasSubstr("rank 1 was killed by signal 9"));
+}
+
+TEST(Launch, ATerminatedLauncherTakesItsRanksWithIt) {
+  Folder folder;
+  Result result =
+      launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path.string()),
+             [&](pid_t launcher) {
+               await_files(folder, 3);
+               ::kill(launcher, SIGTERM);  // as `timeout` does
+             });
+  EXPECT_EQ(result.code(), 128 + SIGTERM);
+  EXPECT_LT(result.seconds, 10);
+  for (pid_t id : processes_in(folder)) EXPECT_FALSE(alive(id));
+}
+
 TEST(Launch, RanksThatIgnoreTheEndAreKilled) {
   Result result =
       launch({.nproc = 2, .settle = 50ms, .grace = 300ms},

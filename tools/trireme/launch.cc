@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -30,13 +31,22 @@ using comm::Comm, comm::DType;
 /// time.
 void measure(const Comm& comm, const char* name, int64_t bytes,
              const std::function<void()>& operation) {
+  using Clock = std::chrono::steady_clock;
+  auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  auto start = Clock::now();
   operation();
+  double seconds = seconds_since(start);
+  // What fits into a tenth of a second. On a busy host the first, slow time stands: rather that than a long wait.
+  auto times = static_cast<int64_t>(std::min(0.1 / seconds, bytes > (1 << 20) ? 5.0 : 50.0));
+  comm.broadcast(&times, 1, DType::i64, 0).wait();
   comm.barrier();
-  const int times = bytes > (1 << 20) ? 5 : 50;
-  auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < times; ++i) operation();
-  double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / times;
+  if (times > 0) {
+    start = Clock::now();
+    for (int64_t i = 0; i < times; ++i) operation();
+    seconds = seconds_since(start) / static_cast<double>(times);
+  }
   if (comm.rank() == 0)
     fmt::print("{:<16}{:>12}{:>14.1f}{:>10.2f}\n", name, bytes, seconds * 1e6,
                static_cast<double>(bytes) / seconds * 1e-9);

@@ -10,9 +10,15 @@
 #include "tools/trireme/subcommands.h"
 #include "tools/trireme/usage.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/launch.h"
 #include "trireme/kernels/allocator.h"
 
 namespace {
+
+// A rank's error goes through its launcher, which says the same thing once.
+void tell(const std::string& message) {
+  if (!trireme::comm::report_to_launcher(message)) trireme::tools::print_error(message);
+}
 
 int run(int argc, char** argv) {
   CLI::App program{
@@ -36,7 +42,7 @@ int run(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return program.exit(e);  // --help, --version
-    trireme::tools::print_error(trireme::tools::usage_error(program, e));
+    tell(trireme::tools::usage_error(program, e));
     return 2;
   }
   // What a full disk kept from being written must not pass for a result.
@@ -57,16 +63,16 @@ int main(int argc, char** argv) {
   } catch (const trireme::tools::Exit& e) {
     return e.code;
   } catch (const trireme::base::Error& e) {
-    trireme::tools::print_error(e.what());
+    tell(e.what());
     return e.exit_code();
   } catch (const std::bad_alloc&) {
-    trireme::tools::print_error("out of memory");
+    tell("out of memory");
     return 1;
   } catch (const c10::Error& e) {
-    trireme::tools::print_error(fmt::format("internal: {}", e.what_without_backtrace()));
+    tell(fmt::format("internal: {}", e.what_without_backtrace()));
     return 70;
   } catch (const std::exception& e) {
-    trireme::tools::print_error(fmt::format("internal: {}", e.what()));
+    tell(fmt::format("internal: {}", e.what()));
     return 70;
   }
 }

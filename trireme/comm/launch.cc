@@ -27,6 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kCommFailed = 3;  // exit code of a CommError
+constexpr const char* kErrorVariable = "TRIREME_ERROR_FD";
 
 /// The lines of one stream of one rank, copied to a stream of the launcher.
 class Output {
@@ -75,6 +76,21 @@ class Output {
   Descriptor pipe_;
   int to_;
   std::string prefix_, pending_;
+};
+
+/// The error that a rank reports when it ends.
+struct Report {
+  int rank;
+  Descriptor pipe;
+  std::string text = {};
+
+  void read() {
+    char part[4096];
+    ssize_t n;
+    while ((n = ::read(pipe.get(), part, sizeof part)) > 0 || (n < 0 && errno == EINTR))
+      if (n > 0) text.append(part, static_cast<size_t>(n));
+    if (n == 0) pipe = Descriptor();
+  }
 };
 
 /// The signals that the launcher handles, read from a descriptor; restored at the end.
@@ -158,6 +174,7 @@ class Job {
       if (output.open()) output.copy();
     for (Output& output : outputs_)
       if (output.open()) output.finish();
+    print_reports();
     if (failures_.empty()) return std::nullopt;
     auto cause = std::find_if(failures_.begin(), failures_.end(),
                               [](auto& f) { return f.code != kCommFailed; });
@@ -191,6 +208,13 @@ class Job {
     for (const std::string& word : command_) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
 
+    int error_ends[2];
+    if (::pipe2(error_ends, O_CLOEXEC) != 0) throw base::IoError("pipe", errno, "open");
+    ::fcntl(error_ends[0], F_SETFL, O_NONBLOCK);
+    reports_.push_back({rank, Descriptor(error_ends[0])});
+    Descriptor error_writing(error_ends[1]);
+    variables[kErrorVariable] = std::to_string(error_writing.get());
+
     Descriptor reading[2], writing[2];
     for (int i = 0; i < 2 && options_.prefix; ++i) {
       int ends[2];
@@ -206,6 +230,7 @@ class Job {
       if (::getppid() != launcher_) ::_exit(1);  // the launcher died before the line above
       for (int i = 0; i < 2 && options_.prefix; ++i) ::dup2(writing[i].get(), i + 1);
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+      ::fcntl(error_writing.get(), F_SETFD, 0);
       signals_.restore();
       ::execvp(arguments[0], arguments.data());
       std::string error =
@@ -224,11 +249,16 @@ class Job {
         std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count() + 1;
     std::vector<pollfd> waits{{signals_.descriptor(), POLLIN, 0}};
     for (Output& output : outputs_) waits.push_back({output.descriptor(), POLLIN, 0});
-    if (::poll(waits.data(), waits.size(),
-               static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000))) <= 0)
+    for (Report& report : reports_) waits.push_back({report.pipe.get(), POLLIN, 0});
+    // Not for longer than a second: a SIGCHLD that another thread of the program took is not seen
+    // here.
+    if (::poll(waits.data(), waits.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 1000))) <=
+        0)
       return;
     for (size_t i = 0; i < outputs_.size(); ++i)
       if (waits[i + 1].revents != 0) outputs_[i].copy();
+    for (size_t i = 0; i < reports_.size(); ++i)
+      if (waits[outputs_.size() + i + 1].revents != 0) reports_[i].read();
     for (int signal; (signal = signals_.next()) != 0;) {
       if (signal == SIGCHLD) continue;
       ++signals_received_;
@@ -252,6 +282,29 @@ class Job {
     }
   }
 
+  /// Each error once; what only tells of a peer's loss is left out where the cause is known.
+  void print_reports() {
+    auto is_loss = [&](int rank) {
+      return std::ranges::any_of(
+          failures_, [&](const Failure& f) { return f.rank == rank && f.code == kCommFailed; });
+    };
+    std::map<std::string, std::vector<int>> causes, losses;
+    for (Report& report : reports_) {
+      if (report.pipe) report.read();
+      if (!report.text.empty())
+        (is_loss(report.rank) ? losses : causes)[report.text].push_back(report.rank);
+    }
+    for (const auto& [text, ranks] : causes.empty() ? losses : causes) {
+      std::string lines;
+      for (char c : text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
+      std::string who = std::ssize(ranks) == options_.nproc
+                            ? fmt::format("all {} ranks", ranks.size())
+                            : fmt::format("rank {}", fmt::join(ranks, ", "));
+      fmt::print(stderr, "trireme: error: {}{}\n", lines,
+                 options_.nproc == 1 ? "" : fmt::format(" ({})", who));
+    }
+  }
+
   void signal_all(int signal) {
     for (auto& [child, _] : running_) ::kill(-child, signal);
   }
@@ -264,12 +317,25 @@ class Job {
   StoreServer store_;
   std::map<pid_t, int> running_;  // process -> rank
   std::vector<Output> outputs_;
+  std::vector<Report> reports_;
   std::vector<Failure> failures_;  // in the order in which they were seen
   int signals_received_ = 0;
   size_t ended_ = 0;
 };
 
 }  // namespace
+
+bool report_to_launcher(std::string_view message) {
+  const char* variable = std::getenv(kErrorVariable);
+  int pipe = variable ? std::atoi(variable) : -1;
+  if (pipe < 0) return false;
+  while (!message.empty()) {
+    ssize_t n = ::write(pipe, message.data(), message.size());
+    if (n < 0 && errno != EINTR) return false;  // the launcher is gone
+    message.remove_prefix(n > 0 ? static_cast<size_t>(n) : 0);
+  }
+  return true;
+}
 
 int launch_local(const LaunchOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) throw base::ConfigError("no command to launch; give it after --");

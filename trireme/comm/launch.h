@@ -6,10 +6,11 @@
 // GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT) and, when all ranks are
 // here, TRIREME_STORE: the address of a store that the launcher serves. The ranks are its direct
 // children, each in a process group of its own, and are killed by the kernel when the launcher
-// dies.
+// dies. TRIREME_ERROR_FD is a pipe for the error that ends a rank.
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::comm {
@@ -32,5 +33,10 @@ struct LaunchOptions {
 /// when there is another. SIGINT, SIGTERM and SIGHUP are passed on to all ranks; the third one
 /// kills them. Call it from a thread that lives on, usually main. ConfigError, IoError.
 int launch_local(const LaunchOptions& options, const std::vector<std::string>& command);
+
+/// In a rank: hands the error that ends it to launch_local, which prints equal ones once, with the
+/// ranks that had them, and leaves out those of exit code 3 where there is a cause. False where no
+/// launcher of this kind listens.
+bool report_to_launcher(std::string_view message);
 
 }  // namespace trireme::comm
