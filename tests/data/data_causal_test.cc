@@ -190,6 +190,7 @@ class Numbers : public Dataset {
     *input_ids = *labels = base_ + index;
   }
   int64_t seq_length() const override { return 1; }
+  Identity identity() const override { return {}; }
 
  private:
   int64_t size_, base_;

@@ -8,6 +8,7 @@
 
 #include "tests/data/data_support.h"
 #include "trireme/base/io.h"
+#include "trireme/data/identity.h"
 #include "trireme/data/indexed.h"
 
 namespace trireme::data {
@@ -15,6 +16,7 @@ namespace {
 
 using base::DType;
 using base::FormatError;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Ids = std::vector<int64_t>;
 
@@ -147,7 +149,8 @@ TEST(Indexed, AnUnfinishedOrFailedWriteLeavesTheOldFiles) {
   EXPECT_EQ(base::read_file(folder / "d.bin"), bin);
   EXPECT_THROW(IndexedWriter(folder / "absent/d", DType::u16), base::IoError);
   EXPECT_THROW(IndexedWriter(folder / "d", DType::f32), base::ConfigError);
-  EXPECT_THROW(IndexedDataset(folder / "absent"), base::IoError);
+  EXPECT_THROW(IndexedDataset(folder / "absent"), base::ConfigError);
+
   EXPECT_EQ(folder.entries(), 2);
 }
 
@@ -157,6 +160,52 @@ TEST(Indexed, RenamingOntoAFolderLeavesNothingNew) {
   base::write_file_atomic(folder / "d.bin/x", "keeps the folder from being replaced");
   EXPECT_THROW(write(folder / "d", DType::u16, {{1}}), base::IoError);
   EXPECT_EQ(folder.entries(), 1);
+}
+
+TEST(Indexed, AMissingDatasetIsNamedWithWhatMakesIt) {
+  TemporaryFolder folder;
+  auto said = [&] {
+    return message_of<base::ConfigError>([&] { IndexedDataset data(folder / "d"); });
+  };
+  EXPECT_THAT(said(), AllOf(HasSubstr("there is no file " + folder / "d.idx"),
+                            HasSubstr("trireme preprocess")));
+  write(folder / "d_train", DType::u16, {{1}});
+  EXPECT_THAT(said(), HasSubstr("There is " + folder / "d_train" + ": name that"));
+}
+
+TEST(Indexed, FingerprintsTellDatasetsApart) {
+  TemporaryFolder folder;
+  auto fingerprint = [&](const std::string& name, DType dtype, const std::vector<Ids>& documents) {
+    write(folder / name, dtype, documents);
+    return IndexedDataset(folder / name).fingerprint();
+  };
+  const uint64_t first = fingerprint("a", DType::u16, {{1, 2, 3}, {4}});
+  EXPECT_EQ(fingerprint("moved", DType::u16, {{1, 2, 3}, {4}}), first);
+  EXPECT_NE(fingerprint("ids", DType::u16, {{1, 2, 3}, {5}}), first);
+  EXPECT_NE(fingerprint("bounds", DType::u16, {{1, 2}, {3, 4}}), first);
+}
+
+TEST(Identity, SaysWhatChanged) {
+  Identity was{.seq_length = 8, .sources = {{"a", 0.5, 3, 100, 7}, {"b", 0.5, 4, 200, 8}}};
+  EXPECT_NO_THROW(refuse_change(identity_from(to_json(was)), was, "ckpt"));
+  auto said = [&](const std::function<void(Identity&)>& change) {
+    Identity now = was;
+    change(now);
+    return message_of<base::ConfigError>([&] { refuse_change(was, now, "ckpt"); });
+  };
+  EXPECT_THAT(said([](Identity& i) { i.seq_length = 16; }),
+              HasSubstr("data.seq_length is 16, the checkpoint was trained with 8"));
+  EXPECT_THAT(said([](Identity& i) { i.sources.pop_back(); }),
+              HasSubstr("data.train has 1 datasets"));
+  EXPECT_THAT(said([](Identity& i) { i.sources[1].tokens = 201; }),
+              AllOf(HasSubstr("data.train[1] (b)"), HasSubstr("201")));
+  EXPECT_THAT(said([](Identity& i) { i.sources[0].fingerprint = 9; }),
+              AllOf(HasSubstr("other documents"), HasSubstr("ckpt")));
+  EXPECT_THAT(said([](Identity& i) { i.sources[0].weight = 0.25; }), HasSubstr("weight 0.25"));
+  Identity moved = was;
+  moved.sources[0].path = "elsewhere/a";
+  EXPECT_NO_THROW(refuse_change(was, moved, "ckpt"));
+  EXPECT_THROW(identity_from(base::Json{{"seq_length", 1}}), base::FormatError);
 }
 
 TEST(Indexed, AFullDiskIsAnIoErrorAndLeavesNothing) {

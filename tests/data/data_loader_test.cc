@@ -20,6 +20,7 @@ class Tens : public Dataset {
   int64_t size() const override { return 7; }
   std::string description() const override { return "tens"; }
   int64_t seq_length() const override { return 2; }
+  Identity identity() const override { return {}; }
   void read(int64_t index, int64_t* input_ids, int64_t* labels) const override {
     if (index == fails_at_) throw base::FormatError(fmt::format("sample {} is damaged", index));
     for (int64_t i = 0; i < 2; ++i) input_ids[i] = 10 * index + i, labels[i] = input_ids[i] + 1;

@@ -34,6 +34,14 @@ class Bytes : public text::Tokenizer {
     return ids;
   }
   std::vector<text::Token> encode_with_offsets(std::string_view, bool) const override { return {}; }
+  text::Encoding encoding(std::string_view, std::optional<std::string_view>, bool) const override {
+    return {};
+  }
+  std::vector<text::Encoding> encodings(std::span<const std::string_view>, bool,
+                                        int) const override {
+    return {};
+  }
+  std::string type() const override { return "bytes"; }
   std::string decode(std::span<const int32_t> ids, bool) const override {
     return {ids.begin(), ids.end()};
   }
@@ -139,7 +147,8 @@ TEST(Preprocess, JsonLines) {
   preprocess(Bytes(), {.inputs = {folder / "b.txt"},
                        .output = folder / "d",
                        .format = InputFormat::jsonl,
-                       .key = "body"});
+                       .key = "body",
+                       .overwrite = true});
   EXPECT_THAT(documents(folder / "d"), ElementsAre("x", "y"));
 }
 
@@ -155,6 +164,7 @@ TEST(Preprocess, BytesDoNotDependOnWorkersOrParts) {
       preprocess(Bytes(), {.inputs = {folder / "in"},
                            .output = folder / "d",
                            .append_eod = true,
+                           .overwrite = true,
                            .workers = workers,
                            .part_bytes = part,
                            .progress = [&](const PreprocessProgress& p) {
@@ -176,9 +186,10 @@ TEST(Preprocess, SplitsDocumentsAsMegatronDoes) {
   for (int i = 0; i < 50; ++i) lines += fmt::format("{{\"text\": \"{}\"}}\n", i);
   put(folder / "a.jsonl", lines);
   auto split = [&](const std::string& shares) {
-    auto summary = preprocess(
-        Bytes(),
-        {.inputs = {folder / "a.jsonl"}, .output = folder / "d", .split = parse_split(shares)});
+    auto summary = preprocess(Bytes(), {.inputs = {folder / "a.jsonl"},
+                                        .output = folder / "d",
+                                        .split = parse_split(shares),
+                                        .overwrite = true});
     std::vector<int64_t> counts;
     for (const auto& output : summary.outputs) counts.push_back(output.documents);
     return counts;
@@ -192,9 +203,27 @@ TEST(Preprocess, SplitsDocumentsAsMegatronDoes) {
   EXPECT_FALSE(fs::exists(folder / "d.idx"));
   EXPECT_THAT(message_of<ConfigError>([&] { split("999,1"); }),
               AllOf(HasSubstr("_valid gets no document of 50"), HasSubstr("larger share")));
+  EXPECT_FALSE(fs::exists(folder / "d.parts"));
   for (const char* bad : {"", "95,", "95;5", "95,0", "95,-5", "nan", "1,1,1,1", "a"}) {
     EXPECT_THROW(parse_split(bad), ConfigError) << bad;
   }
+}
+
+TEST(Preprocess, ReplacesADatasetOnlyWhenAsked) {
+  TemporaryFolder folder;
+  put(folder / "a.txt", "first");
+  put(folder / "b.txt", "second");
+  PreprocessOptions options{
+      .inputs = {folder / "a.txt", folder / "b.txt"}, .output = folder / "d", .split = {1, 1}};
+  preprocess(Bytes(), options);
+  options.append_eod = true;
+  EXPECT_THAT(message_of<ConfigError>([&] { preprocess(Bytes(), options); }),
+              AllOf(HasSubstr("d_train.idx exists already"), HasSubstr("--overwrite")));
+  EXPECT_THAT(documents(folder / "d_train"), ElementsAre("first"));
+  EXPECT_EQ(folder.entries(), 6) << "two inputs, two datasets";
+  options.overwrite = true;
+  preprocess(Bytes(), options);
+  EXPECT_THAT(documents(folder / "d_train"), ElementsAre("first!"));
 }
 
 TEST(Preprocess, BadLinesAreNamedByFileAndLine) {
@@ -296,6 +325,7 @@ TEST(Preprocess, PartsServeTheSameJobOnly) {
   const auto plain = documents(folder / "d");
 
   options.skip_errors = false;
+  options.overwrite = other.overwrite = true;
   EXPECT_THROW(preprocess(Bytes(), options), FormatError);
   EXPECT_EQ(preprocess(Bytes(), other).resumed_bytes, 0);
   EXPECT_EQ(documents(folder / "d").front(), plain.front() + "!");

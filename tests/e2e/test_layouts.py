@@ -44,3 +44,15 @@ def test_same_layout_twice_is_identical(tiny, tmp_path):
 def test_another_seed_differs(tiny, one_rank, tmp_path):
     other = run(tiny, tmp_path, *layout(), "train.seed=9")
     assert apart(list(one_rank.values()), list(other.values())) > 1e-3
+
+
+def test_a_schedule_of_ones_own(tiny, one_rank, tmp_path):
+    def write(micro_batches):
+        rows = [" ".join(f"{chunk}{op}{m}" for op in "FB" for m in range(micro_batches)) for chunk in (0, 1)]
+        (tmp_path / "schedule.txt").write_text("\n".join(rows) + "\n")
+        return f"train.dist.schedule_file={tmp_path / 'schedule.txt'}"
+
+    drawn = run(tiny, tmp_path / "run", *layout(pp=2), write(8))
+    assert apart(list(one_rank.values())[:10], list(drawn.values())[:10]) < 1e-5
+    said = train(tiny, tmp_path / "other", *layout(pp=2), write(4), code=2).stderr
+    assert "4 micro-batches on 2 stages, but a step has 8 on 2" in said

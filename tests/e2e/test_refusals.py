@@ -1,6 +1,7 @@
 """Damaged and contradictory inputs: the program says what is wrong and exits with the code of its kind."""
 
 import json
+import os
 import pathlib
 import resource
 import shutil
@@ -8,7 +9,7 @@ import signal
 
 import pytest
 
-from support import config, latest, layout, learnable_data, losses, train, trireme, write_indexed
+from support import PROGRAM, config, latest, layout, learnable_data, losses, train, trireme, write_indexed
 
 
 def refused(done, *words):
@@ -155,3 +156,81 @@ def test_eval_without_validation_data(tiny, trained, tmp_path):
     keys["data"]["valid"] = []
     (tmp_path / "c.yaml").write_text(json.dumps(keys))
     refused(trireme("eval", "--config", tmp_path / "c.yaml", "--checkpoint", latest(trained), code=2), "valid")
+
+
+def said_once(done, words):
+    """The error is there once, whatever the number of ranks, and without their losses of one another."""
+    refused(done, words)
+    assert done.stderr.count("error:") == 1 and done.stderr.count(words) == 1, done.stderr
+    for jargon in ("peer", "aborted", "rank 0", "gave up"):
+        assert jargon not in done.stderr, done.stderr
+
+
+def test_resume_in_other_data(tiny, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    keys = json.loads(tiny.read_text())
+    words = [*layout(), "--resume", "train.train_iter=4", "train.scheduler.name=warmup_constant"]
+    other = learnable_data(tmp_path / "other", seed=2)
+    said_once(train(tiny, tmp_path / "run", *words, f"data.train.0.path={other}", code=2), "other documents")
+    said_once(train(tiny, tmp_path / "run", *words, "data.seq_length=16", code=2), "data.seq_length is 16")
+    for suffix in (".idx", ".bin"):  # moved, but the same
+        shutil.copy(keys["data"]["train"][0]["path"] + suffix, tmp_path / f"moved{suffix}")
+    done = train(tiny, tmp_path / "run", *words, f"data.train.0.path={tmp_path / 'moved'}")
+    assert "the run now has 4 steps instead of 2" in done.stderr
+    assert sorted(losses(tmp_path / "run")) == [1, 2, 3, 4]
+
+
+def test_a_mistake_is_told_once(tiny, tmp_path):
+    words = [*layout(tp=2, pp=2)]
+    said_once(train(tiny, tmp_path / "run", *words, "data.train.0.path=none", code=2), "there is no file none.idx")
+    said_once(train(tiny, tmp_path / "run", *words, "tokenizer=none", code=2), "tokenizer none")
+    assert not (tmp_path / "run").exists()
+    launched = trireme("launch", "--nproc", 4, "--", PROGRAM, "train", "--config", tiny, "model.n_embd=30",
+                       f"train.output_dir={tmp_path / 'run'}", code=2)
+    assert launched.stderr.count("n_embd") == 1 and "(all 4 ranks)" in launched.stderr, launched.stderr
+
+
+def test_dry_run_opens_what_a_run_needs(tiny, tmp_path):
+    words = [*layout(tp=2), "--dry-run"]
+    done = train(tiny, tmp_path / "run", *words)
+    assert "40000 tokens" in done.stdout and not (tmp_path / "run").exists()
+    refused(train(tiny, tmp_path / "run", *words, "data.train.0.path=none", code=2), "none.idx", "trireme preprocess")
+    refused(train(tiny, tmp_path / "run", *words, "tokenizer=none", code=2), "none", "tokenizer train")
+    (tmp_path / "a.txt").write_text("abc" * 100)
+    trireme("tokenizer", "train", "--type", "bpe", "--vocab-size", 260, "--out", tmp_path / "tokenizer", tmp_path / "a.txt")
+    refused(train(tiny, tmp_path / "run", *words, f"tokenizer={tmp_path / 'tokenizer'}", code=2), "tokens", "97", "model.vocab_size")
+
+
+def test_a_dataset_is_not_replaced(tmp_path):
+    (tmp_path / "a.txt").write_text("abc" * 100)
+    trireme("tokenizer", "train", "--type", "bpe", "--vocab-size", 257, "--out", tmp_path / "tokenizer", tmp_path / "a.txt")
+    words = ["preprocess", "--tokenizer", tmp_path / "tokenizer", "--input", tmp_path / "a.txt", "--out", tmp_path / "d"]
+    trireme(*words)
+    refused(trireme(*words, code=2), "d.idx exists already", "--overwrite")
+    trireme(*words, "--overwrite")
+    refused(trireme("data", "merge", tmp_path / "d", "--out", tmp_path / "d", code=2), "--overwrite")
+    refused(trireme(*words, "--split", "50,50", code=2), "gets no document")
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_verify_sees_every_file(checkpoint):
+    said = json.loads(trireme("ckpt", "verify", checkpoint, "--json").stdout)
+    assert said["files"] >= 1 and not said["weights_only"]
+    config_json = (checkpoint / "config.json").read_text()
+    (checkpoint / "config.json").write_text(config_json.replace("4", "2", 1))
+    refused(trireme("ckpt", "verify", checkpoint, code=2), "config.json", "checksum")
+    (checkpoint / "config.json").write_text(config_json)
+    for file in checkpoint.glob("optimizer*"):
+        file.unlink()
+    assert "note: the optimizer's files were left behind" in trireme("ckpt", "verify", checkpoint).stdout
+
+
+def test_exit_codes(tiny, tmp_path):
+    """One of each class that a user meets: 2 for configuration and files, 3 communication, 4 input and output."""
+    trireme("ckpt", "inspect", tmp_path / "none", code=2)
+    (tmp_path / "trireme.json").write_text("{")
+    refused(trireme("ckpt", "inspect", tmp_path, code=2), "trireme.json:1:2: not valid JSON")
+    lonely = dict(os.environ, RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    refused(train(tiny, tmp_path / "run", "train.dist.timeout_s=1", code=3, env=lonely), "127.0.0.1:1")
+    (tmp_path / "file").write_text("")
+    refused(train(tiny, tmp_path / "file/run", code=4), str(tmp_path / "file/run"))

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
 #include "trireme/base/philox.h"
@@ -128,14 +129,6 @@ Manifest manifest_of(const layout::ModelDescription& model, const Mesh& mesh, in
 
 class CheckpointTest : public testing::Test {
  protected:
-  void SetUp() override {
-    root_ = testing::TempDir() + "checkpoint_" +
-            testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   std::string save_on(const Mesh& mesh, bool zero, bool merged = false, int64_t step = 1,
                       int keep = 0, const std::string& folder = "") {
     layout::ModelDescription model = retarget(toy_model(), mesh);
@@ -197,7 +190,9 @@ class CheckpointTest : public testing::Test {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
   }
 
-  std::string root_, tokenizer_;
+  test::TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path();
+  std::string tokenizer_;
 };
 
 const std::vector<layout::Coord> kMeshes = {{1, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 1},
@@ -238,7 +233,8 @@ TEST_F(CheckpointTest, EachByteIsWrittenOnce) {
   // Replicas hold no parameters of their own, only their shards of the optimizer's tensors.
   EXPECT_FALSE(fs::exists(path + "/model_rank_00002.safetensors"));
   EXPECT_TRUE(fs::exists(path + "/optimizer_rank_00002.safetensors"));
-  EXPECT_EQ(Checkpoint(path).verify(), Checkpoint(root_).verify());  // through `latest`
+  EXPECT_EQ(Checkpoint(path).verify().tensors,
+            Checkpoint(root_).verify().tensors);  // through `latest`
 }
 
 TEST_F(CheckpointTest, LoadingConvertsFloatingTypes) {
@@ -307,9 +303,28 @@ TEST_F(CheckpointTest, RefusesDamage) {
                               fs::copy_options::overwrite_existing);
               }),
               HasSubstr("model_rank_00001.safetensors: tensor"));
+  EXPECT_THAT(damaged([&] { edit(bad + "/config.json", [](std::string& s) { s += " "; }); }),
+              HasSubstr("config.json: its content does not match"));
+  EXPECT_THAT(damaged([&] { fs::remove(bad + "/config.json"); }),
+              HasSubstr("config.json: the file is missing"));
+  EXPECT_THAT(damaged([&] { fs::remove(bad + "/optimizer_rank_00001.safetensors"); }),
+              HasSubstr("optimizer_rank_00001.safetensors: the file is missing"));
   EXPECT_THROW(Checkpoint(root_ + "/none"), base::ConfigError);
   fs::create_directories(root_ + "/empty");
   EXPECT_THROW(Checkpoint(root_ + "/empty"), base::ConfigError);
+}
+
+TEST_F(CheckpointTest, ServesWithoutItsOptimizerFiles) {
+  for (bool merged : {false, true}) {
+    std::string path = save_on(Mesh({2, 1, 2}), false, merged);
+    EXPECT_FALSE(Checkpoint(path).verify().weights_only);
+    for (const std::string& name : listing(path))
+      if (name.starts_with("optimizer")) fs::remove(path + "/" + name);
+    Checkpoint checkpoint(path);
+    EXPECT_FALSE(checkpoint.has_optimizer());
+    EXPECT_TRUE(checkpoint.verify().weights_only);
+    expect_loads_on(path, Mesh({1, 1, 2}), false, false);
+  }
 }
 
 TEST_F(CheckpointTest, RefusesAnotherModelOrOptimizer) {

@@ -164,5 +164,26 @@ TEST(Consistency, ContradictingKeysAreRefused) {
   EXPECT_THAT(refusal("data: {train: [{weight: 1}]}"), HasSubstr("without a path"));
 }
 
+TEST(EvalSamples, AreAFunctionOfTheKeysAndNotOfTheLayout) {
+  auto samples = [](const std::string& keys, int ranks) {
+    RunConfig config = resolved(parse("train: {" + keys + "}", "run.yaml"), ranks);
+    EXPECT_FALSE(config.train.evaluation.eval_iter);
+    // The resolved file repeats the run on any layout.
+    EXPECT_EQ(resolve_eval_samples(config.train), config.train.evaluation.eval_samples);
+    return config.train.evaluation.eval_samples;
+  };
+  for (int ranks : {1, 2, 4}) {
+    EXPECT_EQ(samples("global_batch_size: 8, evaluation: {eval_iter: 3}", ranks), 24);
+    EXPECT_EQ(
+        samples("train_micro_batch_size: 2, num_accumulation_steps: 4, evaluation: {eval_iter: 3}",
+                ranks),
+        24);
+    EXPECT_EQ(samples("train_micro_batch_size: 2, evaluation: {eval_samples: 5}", ranks), 5);
+    EXPECT_EQ(samples("train_micro_batch_size: 2", ranks), std::nullopt);
+  }
+  EXPECT_THROW(parse("train: {evaluation: {eval_iter: 3, eval_samples: 5}}", "run.yaml"),
+               base::ConfigError);
+}
+
 }  // namespace
 }  // namespace trireme::config

@@ -138,12 +138,25 @@ void diff(const Flags& flags) {
 
 void verify(const Flags& flags) {
   Checkpoint source(flags.a, describe);
-  int64_t parts = source.verify();
-  if (flags.json)
-    return print({{"ok", true}, {"parts", parts}, {"checksums", source.manifest().has_value()}});
-  fmt::print("{}: {} stored tensors {}\n", source.path(), parts,
-             source.manifest() ? "match their checksums"
-                               : "are well-formed (a Hugging Face folder has no checksums)");
+  Checkpoint::Verified verified = source.verify();
+  if (flags.json) {
+    return print({{"ok", true},
+                  {"parts", verified.tensors},
+                  {"files", verified.files},
+                  {"weights_only", verified.weights_only},
+                  {"checksums", source.manifest().has_value()}});
+  }
+  if (!source.manifest()) {
+    fmt::print("{}: {} stored tensors are well-formed (a Hugging Face folder has no checksums)\n",
+               source.path(), verified.tensors);
+    return;
+  }
+  fmt::print("{}: {} stored tensors and {} other files match their checksums\n", source.path(),
+             verified.tensors, verified.files);
+  if (verified.weights_only)
+    fmt::print(
+        "note: the optimizer's files were left behind; the weights serve, but training cannot "
+        "resume from it\n");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct DataFlags {
   std::vector<std::string> paths;
   std::string out, tokenizer;
   int64_t vocab_size = 0, documents = 5, skip = 0, tokens = 64;
-  bool json = false;
+  bool json = false, overwrite = false;
 };
 
 void print_json(const Json& json) {
@@ -97,6 +97,8 @@ void merge(const DataFlags& flags) {
   for (const IndexedDataset& part : parts) {
     if (part.dtype() != dtype) dtype = base::DType::i32;
   }
+  if (!flags.overwrite)
+    data::refuse_existing(flags.out, "give --overwrite to replace the dataset, or another --out");
   data::IndexedWriter writer(flags.out, dtype);
   for (const IndexedDataset& part : parts) writer.append(part, 0, part.documents());
   writer.finish();
@@ -160,6 +162,7 @@ void add_data(CLI::App& program) {
   CLI::App& merge_command =
       add_command(all, "merge", "joins datasets, documents in the order given", *flags);
   merge_command.add_option("--out", flags->out, "prefix of the new dataset")->required();
+  merge_command.add_flag("--overwrite", flags->overwrite, "replace a dataset that stands there");
   merge_command.callback([flags] { merge(*flags); });
 
   CLI::App& head_command = add_command(all, "head", "the first documents", *flags);

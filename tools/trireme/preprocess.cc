@@ -137,6 +137,7 @@ void add_preprocess(CLI::App& program) {
       .add_option("--on-error", flags->on_error, "at a bad document: stop, or skip it and count")
       ->check(CLI::IsMember({"stop", "skip"}))
       ->capture_default_str();
+  command.add_flag("--overwrite", options.overwrite, "replace a dataset that stands there");
   command.add_option("--workers", options.workers, "threads (default: one a core)");
   command.add_flag("--json", flags->json, "print the summary as JSON");
   command.callback([flags] { run_preprocess(*flags); });

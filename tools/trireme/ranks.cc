@@ -34,15 +34,21 @@ int local_ranks(int world_size) {
 
 }  // namespace
 
-int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body) {
+int job_size(int ranks) {
   dist::LaunchedRank launched = dist::launched_rank();
   if (ranks < 0) throw base::ConfigError(fmt::format("--ranks is {}, expected at least 1", ranks));
-  if (ranks > 1 && launched.source.empty())
-    return comm::launch_local({.nproc = ranks, .prefix = false}, own_command());
-  if (ranks > 0 && !launched.source.empty() && ranks != launched.size) {
+  if (launched.source.empty()) return std::max(1, ranks);
+  if (ranks > 0 && ranks != launched.size) {
     throw base::ConfigError(fmt::format("--ranks {} contradicts {}, which started {}; leave --ranks out", ranks,
                                         launched.source, launched.size));
   }
+  return launched.size;
+}
+
+int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body) {
+  dist::LaunchedRank launched = dist::launched_rank();
+  int size = job_size(ranks);
+  if (launched.source.empty() && size > 1) return comm::launch_local({.nproc = size, .prefix = false}, own_command());
   dist::set_rank_threads(std::max(1, base::available_cores() / local_ranks(launched.size)));
   kernels::tag_memory(launched.rank);
   auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));

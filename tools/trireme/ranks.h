@@ -10,6 +10,9 @@
 
 namespace trireme::tools {
 
+/// Ranks of this job: the launcher's number, else `ranks`, else one. ConfigError when the two contradict.
+int job_size(int ranks);
+
 /// Runs `body` on this process's rank. With `ranks` > 1 and no launcher, starts this program again as `ranks` local
 /// processes and returns when they have ended. Returns the exit code.
 int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body);

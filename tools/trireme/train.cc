@@ -7,9 +7,9 @@
 #include "tools/trireme/ranks.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
-#include "trireme/checkpoint/folder.h"
 #include "trireme/config/load.h"
 #include "trireme/data/causal.h"
+#include "trireme/models/registry.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/report.h"
 #include "trireme/train/trainer.h"
@@ -29,30 +29,30 @@ struct TrainFlags {
   bool resume = false, dry_run = false;
 };
 
-void dry_run(const config::RunConfig& given, int ranks) {
-  config::check_supported(given);
-  config::RunConfig config = config::resolved(given, ranks);
-  config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
-  train::Placement placement = train::placement_of(config, ranks, plan.micro_batches);
-  std::printf("%s\n%s", config::to_yaml(config).c_str(),
-              train::layout_report(config, train::describe(train::model_tree(config.model), placement, config.data.seq_length),
-                                   placement.mesh, plan)
-                  .c_str());
+void print_dry_run(const train::Prepared& run) {
+  std::printf("%s\n%s\ntrain      %s\n", config::to_yaml(run.config).c_str(),
+              train::layout_report(run.config, run.description, run.placement.mesh, run.plan).c_str(),
+              run.train_data->description().c_str());
+  if (run.valid_data) std::printf("valid      %s\n", run.valid_data->description().c_str());
+  std::printf("length     %ld steps, %ld samples\n", static_cast<long>(run.length.steps),
+              static_cast<long>(run.length.samples));
 }
 
 int train_main(const TrainFlags& flags) {
-  config::RunConfig config = flags.config.load();
+  // Before ranks start or meet, so that a mistake is found once and told without their losses of one another.
+  const train::Prepared run = train::prepare(flags.config.load(), job_size(flags.ranks));
   if (flags.dry_run) {
-    dry_run(config, std::max(1, flags.ranks));
+    print_dry_run(run);
     return 0;
   }
-  return run_processes(flags.ranks, config.train.dist.timeout_s, [&](dist::World& world) {
+  train::open_resumed(run, flags.resume);
+  return run_processes(flags.ranks, run.config.train.dist.timeout_s, [&](dist::World& world) {
     std::signal(SIGTERM, request_stop);
     std::signal(SIGINT, request_stop);
     bool first = world.rank() == 0;
     base::Logger log(world.size() > 1 ? fmt::format("rank {}", world.rank()) : "",
                      first ? base::LogLevel::info : base::LogLevel::warning);
-    train::TrainSummary summary = train::train(config, world, {.resume = flags.resume, .stop = &stop_requested}, log);
+    train::TrainSummary summary = train::train(run, world, {.resume = flags.resume, .stop = &stop_requested}, log);
     if (!first) return;
     if (summary.stopped) {
       std::printf("stopped after step %ld; resume with: %s --resume\n", static_cast<long>(summary.step),
@@ -76,17 +76,19 @@ int eval_main(const EvalFlags& flags) {
   config::RunConfig given = flags.config.load();
   config::check_supported(given);
   if (given.data.valid.empty()) throw base::ConfigError("data.valid is empty: name a dataset to evaluate on");
-  std::string path = flags.checkpoint.empty() ? given.train.output_dir : flags.checkpoint;
-  return run_processes(flags.ranks, given.train.dist.timeout_s, [&](dist::World& world) {
-    config::RunConfig config = config::resolved(given, world.size());
-    config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
-    checkpoint::Checkpoint checkpoint(path);
-    base::Json tree = checkpoint.model_config();
-    auto assembly = train::assemble(tree, train::placement_of(config, world.size(), plan.micro_batches),
-                                    config.data.seq_length, world);
+  const int ranks = job_size(flags.ranks);
+  const config::RunConfig config = config::resolved(given, ranks);
+  const config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
+  const checkpoint::Checkpoint checkpoint(flags.checkpoint.empty() ? config.train.output_dir : flags.checkpoint);
+  const base::Json& tree = checkpoint.model_config();
+  const train::Placement placement = train::placement_of(config, ranks, plan.micro_batches);
+  train::describe(tree, placement, config.data.seq_length);
+  int64_t vocab_size = models::make_model(tree, placement.mesh.size(layout::Axis::tp)).vocab_size;
+  auto dataset = train::open_data(config, config.data.valid, false, vocab_size);
+  return run_processes(flags.ranks, config.train.dist.timeout_s, [&](dist::World& world) {
+    auto assembly = train::assemble(tree, placement, config.data.seq_length, world);
     train::make_parameters(*assembly, false, &checkpoint);
-    auto dataset = train::open_data(config, config.data.valid, false, assembly->model->def.vocab_size);
-    train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_iter).run();
+    train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_samples).run();
     if (world.rank() != 0) return;
     if (flags.json) {
       base::Json out = {{"loss", found.loss}, {"perplexity", found.perplexity()}, {"tokens", found.tokens}};
@@ -107,7 +109,7 @@ void add_train(CLI::App& program) {
   command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)")
       ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--resume", flags->resume, "go on from the newest checkpoint of train.output_dir");
-  command->add_flag("--dry-run", flags->dry_run, "print the resolved configuration, the layout and each rank's memory");
+  command->add_flag("--dry-run", flags->dry_run, "check everything, print the resolved configuration, the layout and each rank's memory, and stop");
   command->callback([flags] { exit_with(train_main(*flags)); });
 }
 

@@ -2,12 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/base/io.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
 #include "trireme/checkpoint/oslo.h"
@@ -52,6 +54,10 @@ std::string kind_of(const std::string& name, const Index& index) {
   return name;
 }
 
+bool is_optimizer_file(const std::string& file) {
+  return file.starts_with("optimizer");
+}
+
 std::string first_names(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size() && i < 4; ++i) text += (i ? ", " : "") + names[i];
@@ -90,6 +96,15 @@ void Checkpoint::open_split() {
                     path, kManifestFile));
   }
   index_ = index_from_text(text, path);
+  drop_absent_optimizer();
+}
+
+/// A checkpoint may be copied without any of its optimizer's files; it then is one of weights only.
+void Checkpoint::drop_absent_optimizer() {
+  for (const auto& [file, tensors] : manifest_->checksums) {
+    if (is_optimizer_file(file) && fs::exists(path_ + "/" + file)) return;
+  }
+  std::erase_if(index_, [](const auto& entry) { return entry.second.optimizer; });
 }
 
 void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
@@ -100,8 +115,12 @@ void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
     for (const auto& [name, tensor] : file.tensors()) located[name] = older;
   }
   if (located.empty() && !optimizer) {
-    throw FormatError(fmt::format(
-        "{}: there is neither model.safetensors nor model.safetensors.index.json", path_));
+    throw FormatError(
+        fmt::format("{}: no weights beside config.json: there is neither model.safetensors nor "
+                    "model.safetensors.index.json{}. "
+                    "transformers' `save_pretrained` writes them, and so does `trireme ckpt "
+                    "convert CHECKPOINT DIR --to hf`",
+                    path_, manifest_ ? "" : " nor pytorch_model.bin"));
   }
   std::vector<std::pair<std::string, std::string>> ties;  // stored name, parameter it repeats
   for (const auto& [stored, where] : located) {
@@ -268,15 +287,35 @@ at::Tensor Checkpoint::read_whole(const std::string& name) const {
   return data;
 }
 
-int64_t Checkpoint::verify() const {
-  int64_t parts = 0;
+Checkpoint::Verified Checkpoint::verify() const {
+  Verified verified;
   for (const auto& [name, tensor] : index_) {
     for (const StoredPart& part : tensor.parts) {
       bytes_of(name, tensor, part);
-      ++parts;
+      ++verified.tensors;
     }
   }
-  return parts;
+  if (!manifest_) return verified;
+  for (const auto& [file, hash] : manifest_->companions) {
+    std::string path = path_ + "/" + file;
+    if (!fs::exists(path)) {
+      throw FormatError(fmt::format(
+          "{}: the file is missing from the checkpoint; copy it from another one of the run",
+          path));
+    }
+    if (base::hash_text(base::read_file(path)) != hash) {
+      throw FormatError(fmt::format(
+          "{}: its content does not match its checksum in {}: the file was damaged or edited; "
+          "copy it from another checkpoint of the run",
+          path, kManifestFile));
+    }
+    ++verified.files;
+  }
+  verified.weights_only =
+      !has_optimizer() && std::ranges::any_of(manifest_->checksums, [](const auto& file) {
+        return is_optimizer_file(file.first);
+      });
+  return verified;
 }
 
 void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,

@@ -54,12 +54,20 @@ class Checkpoint {
   void read(const nn::TensorPart& part) const;
   /// The whole tensor in its stored type.
   at::Tensor read_whole(const std::string& name) const;
-  /// Checks every stored part against its checksum; returns how many there are.
-  int64_t verify() const;
+  struct Verified {
+    int64_t tensors = 0;        // stored parts
+    int64_t files = 0;          // beside them: config.json, the tokenizer's
+    bool weights_only = false;  // the optimizer's files were left behind
+  };
+  /// Checks every stored part, and every other file that the manifest lists, against its checksum.
+  /// FormatError for the first that is damaged or missing; the optimizer's files may be missing,
+  /// all together.
+  Verified verify() const;
 
  private:
   void open_split();
   void open_whole(const std::string& stem, bool optimizer);
+  void drop_absent_optimizer();
   const formats::StoredTensor& stored(const std::string& file, const std::string& name) const;
   std::span<const std::byte> bytes_of(const std::string& name, const LogicalTensor& tensor,
                                       const StoredPart& part) const;

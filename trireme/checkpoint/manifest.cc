@@ -86,6 +86,8 @@ std::string to_text(const Manifest& manifest) {
   for (const auto& [file, tensors] : manifest.checksums) {
     for (const auto& [name, hash] : tensors) checksums[file][name] = hex(hash);
   }
+  Json companions = Json::object();
+  for (const auto& [file, hash] : manifest.companions) companions[file] = hex(hash);
   Json json = {{"format", kFormat},
                {"version", kVersion},
                {"kind", manifest.merged ? "merged" : "split"},
@@ -96,8 +98,10 @@ std::string to_text(const Manifest& manifest) {
                {"optimizer", manifest.optimizer},
                {"config", manifest.config},
                {"model_config", manifest.model_config},
+               {"data", manifest.data},
                {"model", to_json(manifest.description)},
                {"index_checksum", hex(manifest.index_checksum)},
+               {"companions", std::move(companions)},
                {"checksums", std::move(checksums)}};
   json["checksum"] = hex(base::hash_text(json.dump()));
   return json.dump(1) + "\n";
@@ -132,15 +136,18 @@ Manifest read_manifest(const std::string& path) {
     manifest.optimizer = json.at("optimizer");
     manifest.config = json.at("config");
     manifest.model_config = json.at("model_config");
+    manifest.data = json.value("data", Json());
     manifest.description = description_from(json.at("model"));
     manifest.index_checksum = from_hex(json.at("index_checksum"));
+    const Json companions = json.value("companions", Json::object());
+    for (const auto& [file, hash] : companions.items()) manifest.companions[file] = from_hex(hash);
     for (const auto& [file, tensors] : json.at("checksums").items()) {
       for (const auto& [name, hash] : tensors.items())
         manifest.checksums[file][name] = from_hex(hash);
     }
     return manifest;
   } catch (const nlohmann::json::exception& e) {
-    throw FormatError(fmt::format("{}: {}", path, e.what()));
+    throw FormatError(fmt::format("{}: {}", path, base::message_of(e)));
   } catch (const base::Error& e) {
     throw FormatError(fmt::format("{}: {}", path, e.what()));
   }

@@ -1,7 +1,7 @@
 #pragma once
 // Manifest: what a checkpoint says of itself in trireme.json, beside its tensors: where the run
-// stood, the layout that wrote it, the model's parameters and the checksum of every stored tensor.
-// It is written last: a folder without it is an unfinished checkpoint.
+// stood, the layout that wrote it, the model's parameters and the checksum of every stored tensor
+// and file. It is written last: a folder without it is an unfinished checkpoint.
 
 #include <cstdint>
 #include <map>
@@ -23,12 +23,15 @@ struct Manifest {
   std::string config;                              // the resolved configuration, YAML
   base::Json model_config = base::Json::object();  // Hugging Face's config.json
   base::Json optimizer = base::Json::object();     // scalars of optimizer, schedule and loss scaler
+  base::Json data;  // identity of the training data (data/identity.h); null: not known
   layout::ModelDescription description;
   bool merged =
       false;  // whole tensors in Hugging Face's layout; else the slices of each rank and index.json
   /// XXH3 of each stored tensor: file -> name -> hash.
   std::map<std::string, std::map<std::string, uint64_t>> checksums;
   uint64_t index_checksum = 0;  // of index.json's text; 0 when merged
+  /// XXH3 of each other file that was written with it: config.json, the tokenizer's.
+  std::map<std::string, uint64_t> companions;
 };
 
 /// The text of trireme.json; it carries a checksum of itself.

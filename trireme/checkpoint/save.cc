@@ -242,6 +242,12 @@ void write_manifest(const std::string& folder, Manifest manifest, const Index* i
     manifest.index_checksum = base::hash_text(text);
     write_text(folder + "/" + kIndexFile, text);
   }
+  manifest.companions.clear();
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    std::string name = entry.path().filename().string();
+    if (name != kIndexFile && !name.ends_with(".safetensors"))
+      manifest.companions[name] = base::hash_text(base::read_file(entry.path().string()));
+  }
   base::sync_directory(folder);
   write_text(folder + "/" + kManifestFile, to_text(manifest));
 }

@@ -42,7 +42,8 @@ std::string rank_file(bool optimizer, int rank);
 void write_model_files(const std::string& folder, const base::Json& model_config,
                        const std::string& tokenizer);
 
-/// Writes index.json (null: none) and, last of all, trireme.json. Local.
+/// Writes index.json (null: none) and, last of all, trireme.json with the checksums of the other
+/// files in `folder`. Local.
 void write_manifest(const std::string& folder, Manifest manifest, const Index* index);
 
 }  // namespace trireme::checkpoint

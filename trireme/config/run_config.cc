@@ -51,6 +51,11 @@ void check_consistent(const RunConfig& config) {
     throw ConfigError(
         "train.scheduler.warmup_ratio: expected less than 1, so that the warm-up ends");
   }
+  if (train.evaluation.eval_iter && train.evaluation.eval_samples) {
+    throw ConfigError(fmt::format(
+        "train.evaluation: eval_iter {} and eval_samples {} both set the length; set one to null",
+        *train.evaluation.eval_iter, *train.evaluation.eval_samples));
+  }
   if (config.optim.betas.size() != 2 || config.optim.betas[0] >= 1 || config.optim.betas[1] >= 1) {
     throw ConfigError(
         fmt::format("optim.betas: expected two numbers of at least 0 and below 1, given [{}]",
@@ -232,7 +237,20 @@ std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layer
   return counts;
 }
 
+std::optional<int64_t> resolve_eval_samples(const Train& train) {
+  const Evaluation& evaluation = train.evaluation;
+  if (!evaluation.eval_iter) return evaluation.eval_samples;
+  int64_t batch = train.global_batch_size.value_or(0);
+  if (batch == 0) {
+    batch = times(train.train_micro_batch_size.value_or(1),
+                  train.num_accumulation_steps.value_or(1), "train: the batch");
+  }
+  return times(*evaluation.eval_iter, batch, "train.evaluation.eval_iter x the batch");
+}
+
 RunConfig resolved(RunConfig config, int ranks) {
+  config.train.evaluation.eval_samples = resolve_eval_samples(config.train);
+  config.train.evaluation.eval_iter.reset();
   Degrees degrees = resolve_degrees(config.train.dist, ranks);
   BatchPlan batch = resolve_batch(config.train, degrees.dp);
   config.train.dist.data_parallel_size = degrees.dp;

@@ -171,7 +171,7 @@ struct Checkpointer {
 struct Evaluation {
   bool enabled = true;
   int64_t eval_period = 1000;
-  std::optional<int64_t> eval_iter = {};
+  std::optional<int64_t> eval_iter = {}, eval_samples = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -179,7 +179,11 @@ struct Evaluation {
     v("eval_period", self.eval_period,
       Field{"steps between evaluations; one follows the last step", 1});
     v("eval_iter", self.eval_iter,
-      Field{"global batches of an evaluation; null: all of data.valid", 1});
+      Field{"length of an evaluation in batches of global_batch_size samples; where that is not "
+            "given, of train_micro_batch_size x num_accumulation_steps, whatever the layout",
+            1});
+    v("eval_samples", self.eval_samples,
+      Field{"the same in samples, in place of eval_iter; both null: all of data.valid", 1});
   }
   bool operator==(const Evaluation&) const = default;
 };
@@ -345,6 +349,10 @@ struct BatchPlan {
 /// ConfigError with the arithmetic when they contradict or do not divide.
 BatchPlan resolve_batch(const Train& train, int dp);
 
+/// Samples of an evaluation: a function of the keys alone, so every layout evaluates the same ones.
+/// Nothing: all. `train` as it was given, before `resolved`.
+std::optional<int64_t> resolve_eval_samples(const Train& train);
+
 /// The run's length. The last step may be ragged: `samples` <= `steps` x global_batch_size.
 struct RunLength {
   int64_t steps = 0, samples = 0;
@@ -358,7 +366,8 @@ RunLength resolve_length(const RunConfig& config, int64_t global_batch_size, int
 /// unless it names each of the `layers` once, ascending, and leaves no stage empty.
 std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers, int stages);
 
-/// `config` with degrees and batch sizes filled in for `ranks`: what a run's config.yaml holds.
+/// `config` with degrees, batch sizes and the length of an evaluation filled in for `ranks`: what a
+/// run's config.yaml holds.
 RunConfig resolved(RunConfig config, int ranks);
 
 }  // namespace trireme::config

@@ -47,6 +47,17 @@ std::string BlendDataset::description() const {
   return text;
 }
 
+Identity BlendDataset::identity() const {
+  Identity all{.seq_length = seq_length(), .sources = {}};
+  for (size_t i = 0; i < datasets_.size(); ++i) {
+    for (SourceIdentity source : datasets_[i]->identity().sources) {
+      source.weight = weights_[i];
+      all.sources.push_back(std::move(source));
+    }
+  }
+  return all;
+}
+
 BlendDataset::Place BlendDataset::place(int64_t index) const {
   std::lock_guard lock(mutex_);
   if (index < next_) {

@@ -74,6 +74,14 @@ std::string CausalDataset::description() const {
                      tokens_->documents(), tokens_->tokens(), windows_, options_.seq_length);
 }
 
+Identity CausalDataset::identity() const {
+  return {.seq_length = options_.seq_length,
+          .sources = {{.path = tokens_->prefix(),
+                       .documents = tokens_->documents(),
+                       .tokens = tokens_->tokens(),
+                       .fingerprint = tokens_->fingerprint()}}};
+}
+
 std::shared_ptr<const CausalDataset::Epoch> CausalDataset::epoch(int64_t number) const {
   std::lock_guard lock(mutex_);
   if (current_ && current_->number == number) return current_;

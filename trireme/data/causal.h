@@ -41,6 +41,7 @@ class CausalDataset : public Dataset {
   int64_t size() const override { return windows_; }
   int64_t seq_length() const override { return options_.seq_length; }
   std::string description() const override;
+  Identity identity() const override;
   /// Thread-safe.
   void read(int64_t index, int64_t* input_ids, int64_t* labels) const override;
 
@@ -71,6 +72,7 @@ class BlendDataset : public Dataset {
   int64_t size() const override;
   int64_t seq_length() const override { return datasets_.front()->seq_length(); }
   std::string description() const override;
+  Identity identity() const override;
   /// Sample `index` of the blend: the next one of the dataset that is due. Quick in rising order;
   /// going back starts over from the first. Thread-safe.
   void read(int64_t index, int64_t* input_ids, int64_t* labels) const override;

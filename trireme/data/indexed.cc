@@ -1,9 +1,11 @@
 #include "trireme/data/indexed.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 
 #include "trireme/base/error.h"
+#include "trireme/base/hash.h"
 #include "trireme/data/indexed_format.h"
 
 namespace trireme::data {
@@ -35,8 +37,43 @@ uint8_t code_of(DType dtype) {
 
 }  // namespace format
 
+namespace {
+
+/// `prefix` without its ending, once both files are there.
+std::string existing(const std::string& given) {
+  namespace fs = std::filesystem;
+  std::string prefix = format::without_ending(given);
+  for (const char* ending : {".idx", ".bin"}) {
+    if (fs::exists(prefix + ending)) continue;
+    std::string meant;
+    for (const char* part : {"_train", "_valid", "_test"}) {
+      if (fs::exists(prefix + part + ".idx"))
+        meant += fmt::format("{}{}{}", meant.empty() ? "" : ", ", prefix, part);
+    }
+    throw base::ConfigError(fmt::format(
+        "dataset {0}: there is no file {0}{1}; expected an indexed dataset, {0}.idx and {0}.bin. "
+        "{2}",
+        prefix, ending,
+        meant.empty()
+            ? fmt::format("`trireme preprocess --tokenizer DIR --input FILES --out {}` makes one",
+                          prefix)
+            : fmt::format("There is {}: name that", meant)));
+  }
+  return prefix;
+}
+
+}  // namespace
+
+void refuse_existing(const std::string& prefix, std::string_view remedy) {
+  for (const char* ending : {".idx", ".bin"}) {
+    std::string path = format::without_ending(prefix) + ending;
+    if (std::filesystem::exists(path))
+      throw base::ConfigError(fmt::format("{} exists already; {}", path, remedy));
+  }
+}
+
 IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(format::without_ending(prefix)), index_(prefix_ + ".idx"), data_(prefix_ + ".bin") {
+    : prefix_(existing(prefix)), index_(prefix_ + ".idx"), data_(prefix_ + ".bin") {
   const std::byte* index = index_.bytes().data();
   check_header();
   uint8_t code = load<uint8_t>(index + 17);
@@ -207,6 +244,17 @@ void IndexedDataset::read(int64_t begin, int64_t count, int64_t* ids) const {
     const T* typed = reinterpret_cast<const T*>(source);
     std::copy(typed, typed + count, ids);
   });
+}
+
+uint64_t IndexedDataset::fingerprint() const {
+  constexpr size_t kBlock = 64 << 10, kBlocks = 64;
+  std::span<const std::byte> index = index_.bytes(), ids = data_.bytes();
+  uint64_t hash = base::hash_bytes(index.data(), index.size());
+  size_t stride = std::max(kBlock, ids.size() / kBlocks);
+  for (size_t at = 0; at < ids.size(); at += stride)
+    hash = base::hash_combine(hash,
+                              base::hash_bytes(ids.data() + at, std::min(kBlock, ids.size() - at)));
+  return hash;
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::id_range() const {

@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "trireme/base/dtype.h"
@@ -29,7 +30,8 @@ namespace trireme::data {
 /// .bin; the ids themselves are not looked at. Immutable, so threads may share it.
 class IndexedDataset {
  public:
-  /// `prefix` may carry the ending .idx or .bin. FormatError: file, byte, given, expected.
+  /// `prefix` may carry the ending .idx or .bin. ConfigError when there is no such dataset;
+  /// FormatError: file, byte, given, expected.
   explicit IndexedDataset(const std::string& prefix);
 
   const std::string& prefix() const { return prefix_; }
@@ -54,6 +56,10 @@ class IndexedDataset {
   std::span<const std::byte> bytes(int64_t begin, int64_t count) const;
   /// The same ids, widened to 64 bits.
   void read(int64_t begin, int64_t count, int64_t* ids) const;
+
+  /// Hash of the index and of samples of the ids (all of them where they take up to 4 MB), to tell
+  /// datasets apart.
+  uint64_t fingerprint() const;
 
   /// Lowest and highest id; reads all of them. (0, -1) where there are none.
   std::pair<int64_t, int64_t> id_range() const;
@@ -96,6 +102,9 @@ class IndexedWriter {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// ConfigError when files of a dataset already stand under `prefix`; `remedy` ends the message.
+void refuse_existing(const std::string& prefix, std::string_view remedy);
 
 /// The type Megatron stores ids of a vocabulary in: u16 below 65500 entries, i32 from there.
 base::DType token_dtype(int64_t vocab_size);

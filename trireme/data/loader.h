@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/data/batch.h"
+#include "trireme/data/identity.h"
 
 namespace trireme::data {
 
@@ -23,6 +24,8 @@ class Dataset {
   /// and `labels`, seq_length values each.
   virtual void read(int64_t index, int64_t* input_ids, int64_t* labels) const = 0;
   virtual int64_t seq_length() const = 0;
+  /// Tells this data from others; see identity.h.
+  virtual Identity identity() const = 0;
 };
 
 struct LoaderOptions {

@@ -257,11 +257,21 @@ void append_documents(IndexedWriter& writer, const PreprocessParts& parts, int64
   }
 }
 
+/// The prefixes of the datasets to write.
+std::vector<std::string> output_prefixes(const PreprocessOptions& options) {
+  if (options.split.empty()) return {options.output};
+  constexpr const char* kNames[] = {"train", "valid", "test"};
+  std::vector<std::string> prefixes;
+  for (size_t i = 0; i < options.split.size(); ++i)
+    prefixes.push_back(options.output + "_" + kNames[i]);
+  return prefixes;
+}
+
 /// Name and first document of each output; the last entry only ends the one before.
 std::vector<std::pair<std::string, int64_t>> output_bounds(const PreprocessOptions& options,
                                                            int64_t documents) {
   if (options.split.empty()) return {{options.output, 0}, {"", documents}};
-  constexpr const char* kNames[] = {"train", "valid", "test"};
+  const std::vector<std::string> prefixes = output_prefixes(options);
   const double sum = std::accumulate(options.split.begin(), options.split.end(), 0.0);
   std::vector<std::pair<std::string, int64_t>> bounds;
   double share = 0;
@@ -274,7 +284,7 @@ std::vector<std::pair<std::string, int64_t>> output_bounds(const PreprocessOptio
           fmt::join(options.split, ","), bounds.back().first, documents));
     }
     bool last = i == options.split.size();
-    bounds.emplace_back(last ? "" : options.output + "_" + kNames[i], at);
+    bounds.emplace_back(last ? "" : prefixes[i], at);
     if (!last) share += options.split[i];
   }
   return bounds;
@@ -315,6 +325,11 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
   PreprocessParts parts(options.output, describe_job(tokenizer, options, end, files),
                         options.skip_errors);
   const int64_t resumed = parts.state().input_bytes;
+  // Finished parts are of this very command, whose end may have been reached before it was killed.
+  if (!options.overwrite && parts.count() == 0) {
+    for (const std::string& prefix : output_prefixes(options))
+      refuse_existing(prefix, "give --overwrite to replace the dataset, or another --out");
+  }
   {
     PartWriter writer(parts, dtype, options);
     PieceEncoder encoder(tokenizer, options.key, end);
@@ -346,7 +361,13 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
   }
   PreprocessSummary summary{{},         done.documents, done.tokens, done.text_bytes,
                             done.empty, done.skipped,   done.errors, resumed};
-  const auto bounds = output_bounds(options, done.documents);
+  std::vector<std::pair<std::string, int64_t>> bounds;
+  try {
+    bounds = output_bounds(options, done.documents);
+  } catch (const ConfigError&) {
+    parts.clear();  // so few documents are soon read again
+    throw;
+  }
   std::deque<IndexedWriter> writers;  // all are written before the first shows
   for (size_t i = 0; i + 1 < bounds.size(); ++i) {
     writers.emplace_back(bounds[i].first, dtype);

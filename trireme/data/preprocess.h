@@ -34,6 +34,7 @@ struct PreprocessOptions {
   bool append_eod = false;         // the tokenizer's end of document after each document
   std::vector<double> split = {};  // of PREFIX_train, _valid and _test; empty: all in PREFIX
   bool skip_errors = false;        // leave a bad document out and count it; else stop
+  bool overwrite = false;          // replace a dataset that stands there; else refuse
   int workers = 0;                 // 0: one a core
   int64_t part_bytes = 256 << 20;  // input between two points from which a killed run goes on
   std::function<void(const PreprocessProgress&)> progress = {};
@@ -53,9 +54,10 @@ struct PreprocessSummary {
 };
 
 /// Encodes all documents. Ids are stored as token_dtype(vocab_size) says. Documents are split in
-/// their order at round-half-even(share * documents), as Megatron-LM does. ConfigError: no
-/// document, an empty split, no end of document; FormatError: a bad document (file:line); IoError.
-/// On an error nothing shows under the prefix but finished parts.
+/// their order at round-half-even(share * documents), as Megatron-LM does. ConfigError: a dataset
+/// under the prefix, no document, an empty split, no end of document; FormatError: a bad document
+/// (file:line); IoError. On an error nothing new shows under the prefix, but for finished parts
+/// where the same command can go on after them.
 PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessOptions& options);
 
 /// Shares "95,5" as numbers; ConfigError unless it is one to three positive numbers.

@@ -10,6 +10,7 @@
 #include "trireme/models/registry.h"
 #include "trireme/nn/tensor_part.h"
 #include "trireme/schedule/generators.h"
+#include "trireme/schedule/simulate.h"
 
 namespace trireme::train {
 namespace {
@@ -42,9 +43,12 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
   placement.mesh = layout::Mesh({.pp = degrees.pp, .dp = degrees.dp, .tp = degrees.tp});
   if (dist.schedule_file) {
     placement.schedule = schedule::parse(base::read_file(*dist.schedule_file), *dist.schedule_file);
-    if (placement.schedule.micro_batches != micro_batches) {
-      throw base::ConfigError(fmt::format("{} is a schedule of {} micro-batches, but a step has {}", *dist.schedule_file,
-                                          placement.schedule.micro_batches, micro_batches));
+    schedule::check(placement.schedule);
+    if (placement.schedule.micro_batches != micro_batches || placement.schedule.ranks != degrees.pp) {
+      throw base::ConfigError(fmt::format(
+          "train.dist.schedule_file: {} is a schedule of {} micro-batches on {} stages, but a step has {} on {}: change "
+          "train.num_accumulation_steps or train.dist.pipeline_parallel_size, or the file",
+          *dist.schedule_file, placement.schedule.micro_batches, placement.schedule.ranks, micro_batches, degrees.pp));
     }
   } else {
     placement.schedule = schedule::generate(dist.schedule, {.ranks = degrees.pp,

@@ -12,15 +12,14 @@ namespace trireme::train {
 double Evaluation::perplexity() const { return std::exp(loss); }
 
 Evaluator::Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> dataset, const config::BatchPlan& plan,
-                     std::optional<int64_t> batches)
+                     std::optional<int64_t> samples)
     : assembly_(assembly),
       dataset_(std::move(dataset)),
       plan_(plan),
       executor_(schedule::forward_only(assembly.schedule, static_cast<int>(plan.micro_batches)),
                 *assembly.model, assembly.mesh) {
-  int64_t all = (dataset_->size() + plan.global_batch_size - 1) / plan.global_batch_size;
-  batches_ = batches ? std::min(*batches, all) : all;
-  if (all == 0) throw base::ConfigError(dataset_->description() + " holds no whole sample to evaluate on");
+  samples_ = std::min(samples.value_or(dataset_->size()), dataset_->size());
+  if (samples_ == 0) throw base::ConfigError(dataset_->description() + " holds no whole sample to evaluate on");
 }
 
 Evaluation Evaluator::run() {
@@ -29,10 +28,10 @@ Evaluation Evaluator::run() {
                                  .micro_batches = plan_.micro_batches,
                                  .dp_rank = mesh.coord.dp,
                                  .dp_size = mesh.mesh.size(layout::Axis::dp),
-                                 .end_sample = dataset_->size()});
+                                 .end_sample = samples_});
   double sum = 0;
   Evaluation evaluation;
-  for (int64_t batch = 0; batch < batches_; ++batch) {
+  for (int64_t seen = 0; seen < samples_; seen += plan_.global_batch_size) {
     pipeline::StepResult result = executor_.run(to_tensors(loader.next()), {}, nn::Mode::eval);
     sum += result.loss_sum;
     evaluation.tokens += result.weight;

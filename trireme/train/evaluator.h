@@ -18,10 +18,10 @@ struct Evaluation {
 
 class Evaluator {
  public:
-  /// `assembly` outlives it. `batches`: global batches of one evaluation; nothing: the whole dataset once. The
-  /// dataset must hold at least one sample.
+  /// `assembly` outlives it. `samples`: the first ones, of which an evaluation is made; nothing: the whole dataset
+  /// once. The dataset must hold at least one sample.
   Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> dataset, const config::BatchPlan& plan,
-            std::optional<int64_t> batches);
+            std::optional<int64_t> samples);
   /// Collective over the world; between training steps.
   Evaluation run();
 
@@ -29,7 +29,7 @@ class Evaluator {
   Assembly& assembly_;
   std::shared_ptr<const data::Dataset> dataset_;
   config::BatchPlan plan_;
-  int64_t batches_;
+  int64_t samples_;
   pipeline::Executor executor_;
 };
 

@@ -2,12 +2,11 @@
 // RunState: where a run stands, and how it is written to and read from a checkpoint: parameters, optimizer, data
 // position. Random numbers need nothing: they are functions of (seed, step).
 
-#include <optional>
 #include <string>
 
 #include "trireme/base/log.h"
 #include "trireme/optim/sharded_optimizer.h"
-#include "trireme/train/assembly.h"
+#include "trireme/train/prepare.h"
 
 namespace trireme::train {
 
@@ -16,18 +15,22 @@ struct Position {
   int64_t consumed_samples = 0;  // where the data go on
 };
 
-/// Prepares the run's folder and its logs; with `resume` the newest checkpoint to go on from, where there is one, on
-/// every rank alike. Collective over the world. ConfigError when the folder holds a run that is not to be resumed.
-std::optional<checkpoint::Checkpoint> open_run(const config::RunConfig& config, const dist::DeviceMesh& mesh,
-                                               bool resume, base::Logger& log);
+/// Makes the run's folder with its config.yaml, on rank 0, and opens each rank's log in it. Collective over `world`.
+void open_folder(const config::RunConfig& config, const comm::Comm& world, base::Logger& log);
 
 /// Writes a checkpoint of the run; returns its folder. Collective over the world.
-std::string save_run(const config::RunConfig& config, const Assembly& assembly,
-                     const optim::ShardedOptimizer& optimizer, const Position& position);
+std::string save_run(const Prepared& run, const Assembly& assembly, const optim::ShardedOptimizer& optimizer,
+                     const Position& position);
 
-/// Fills optimizer and position from a checkpoint (make_parameters has read the weights). ConfigError when the run's
-/// seed is another or the checkpoint carries no training state. Local.
-Position restore_run(const config::RunConfig& config, const checkpoint::Checkpoint& checkpoint,
-                     optim::ShardedOptimizer& optimizer);
+/// ConfigError when a checkpoint carries no training state or that of a run with another model (dropout may change),
+/// optimizer, seed or training data. Local; looks at no tensor.
+void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoint);
+
+/// What changes in a run that goes on from `checkpoint`, though it may: a line for the log, empty when nothing does.
+std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& manifest);
+
+/// Fills the optimizer from a checkpoint that check_same_run has passed (make_parameters has read the weights) and
+/// says where the run stands. Local.
+Position restore_run(const checkpoint::Checkpoint& checkpoint, optim::ShardedOptimizer& optimizer);
 
 }  // namespace trireme::train

@@ -25,36 +25,36 @@ std::pair<bool, int64_t> agree(const TrainOptions& options, const comm::Comm& wo
 
 }  // namespace
 
-TrainSummary train(const config::RunConfig& given, dist::World& world, const TrainOptions& options, base::Logger& log) {
-  config::check_supported(given);
-  const config::RunConfig config = config::resolved(given, world.size());
-  const config::BatchPlan plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
-  const base::Json tree = model_tree(config.model);
+TrainSummary train(const config::RunConfig& config, dist::World& world, const TrainOptions& options,
+                   base::Logger& log) {
+  return train(prepare(config, world.size()), world, options, log);
+}
 
-  auto run = assemble(tree, placement_of(config, world.size(), plan.micro_batches), config.data.seq_length, world);
-  const dist::DeviceMesh& mesh = run->mesh;
-  auto train_data = open_data(config, config.data.train, true, run->model->def.vocab_size);
-  const config::RunLength length = config::resolve_length(config, plan.global_batch_size, train_data->size());
-  std::optional<checkpoint::Checkpoint> source = open_run(config, mesh, options.resume, log);
+TrainSummary train(const Prepared& prepared, dist::World& world, const TrainOptions& options, base::Logger& log) {
+  const config::RunConfig& config = prepared.config;
+  const config::BatchPlan& plan = prepared.plan;
+  const config::RunLength& length = prepared.length;
+  std::optional<checkpoint::Checkpoint> source = open_resumed(prepared, options.resume);
   const bool resumed = source.has_value();
   if (!resumed && config.model.contains("pretrained"))
     source.emplace(config.model["pretrained"].get<std::string>());
 
+  auto run = assemble(prepared.model, prepared.placement, config.data.seq_length, world);
+  const dist::DeviceMesh& mesh = run->mesh;
+  open_folder(config, mesh.world, log);
   make_parameters(*run, true, source ? &*source : nullptr);
   optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim,
                                     config.train.zero_optimization.effective_stage());
   Position position;
-  if (resumed) position = restore_run(config, *source, optimizer);
+  if (resumed) position = restore_run(*source, optimizer);
   OverlappedSync overlap(optimizer.sync());
   const config::ActivationCheckpoint& recompute = config.train.activation_checkpoint;
   pipeline::Executor executor(run->schedule, *run->model, mesh,
                               {.recompute_every = recompute.enabled ? recompute.every : 0}, &overlap);
   std::optional<Evaluator> evaluator;
-  if (config.train.evaluation.enabled && !config.data.valid.empty()) {
-    evaluator.emplace(*run, open_data(config, config.data.valid, false, run->model->def.vocab_size), plan,
-                      config.train.evaluation.eval_iter);
-  }
-  data::Loader loader(train_data, {.micro_batch_size = plan.micro_batch_size,
+  if (prepared.valid_data)
+    evaluator.emplace(*run, prepared.valid_data, plan, config.train.evaluation.eval_samples);
+  data::Loader loader(prepared.train_data, {.micro_batch_size = plan.micro_batch_size,
                                    .micro_batches = plan.micro_batches,
                                    .dp_rank = mesh.coord.dp,
                                    .dp_size = mesh.mesh.size(layout::Axis::dp),
@@ -69,6 +69,9 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
     metrics.emplace(config.train.output_dir, position.step);
     progress.emplace(length.steps, position.step, config.train.log_period, log);
     if (resumed) progress->message(fmt::format("resumed from {}", source->path()));
+    else if (options.resume) progress->message(fmt::format("no checkpoint in {}: starting from the first step", config.train.output_dir));
+    std::string note = resumed ? note_on_resume(prepared, *source->manifest()) : "";
+    if (!note.empty()) progress->message(note);
   }
   source.reset();
 
@@ -117,7 +120,7 @@ TrainSummary train(const config::RunConfig& given, dist::World& world, const Tra
       if (reports) metrics->write(line), progress->evaluated(line);
     }
     if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped) {
-      summary.checkpoint = save_run(config, *run, optimizer, position);
+      summary.checkpoint = save_run(prepared, *run, optimizer, position);
       if (reports) progress->message("checkpoint " + summary.checkpoint);
     }
   }

@@ -7,6 +7,7 @@
 #include "trireme/base/log.h"
 #include "trireme/config/run_config.h"
 #include "trireme/dist/world.h"
+#include "trireme/train/prepare.h"
 
 namespace trireme::train {
 
@@ -23,9 +24,10 @@ struct TrainSummary {
 };
 
 /// Trains. Collective over the world. Writes into train.output_dir: config.yaml, metrics.jsonl, TensorBoard events,
-/// logs and checkpoints. ConfigError before the first step for whatever cannot be, or when the folder already holds
-/// a run and `resume` is not set.
+/// logs and checkpoints. Errors before the first step as in prepare and open_resumed.
 TrainSummary train(const config::RunConfig& config, dist::World& world, const TrainOptions& options,
                    base::Logger& log);
+/// The same, of a run prepared for as many ranks as the world has.
+TrainSummary train(const Prepared& run, dist::World& world, const TrainOptions& options, base::Logger& log);
 
 }  // namespace trireme::train

@@ -1,0 +1,62 @@
+#include "trireme/train/prepare.h"
+
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/folder.h"
+#include "trireme/models/registry.h"
+#include "trireme/optim/lr.h"
+#include "trireme/text/tokenizer.h"
+#include "trireme/train/evaluator.h"
+#include "trireme/train/run_state.h"
+
+namespace trireme::train {
+namespace {
+
+void check_tokenizer(const std::string& path, int64_t vocab_size) {
+  int64_t tokens = text::Tokenizer::load(path)->vocab_size();
+  if (tokens > vocab_size) {
+    throw base::ConfigError(
+        fmt::format("tokenizer {} has {} tokens, but the model's vocabulary has {} entries: raise "
+                    "model.vocab_size to at least {}, or name the model's own tokenizer",
+                    path, tokens, vocab_size, tokens));
+  }
+}
+
+}  // namespace
+
+Prepared prepare(const config::RunConfig& given, int ranks) {
+  config::check_supported(given);
+  Prepared run;
+  run.config = config::resolved(given, ranks);
+  const config::RunConfig& config = run.config;
+  run.plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
+  run.model = model_tree(config.model);
+  run.placement = placement_of(config, ranks, run.plan.micro_batches);
+  run.description = describe(run.model, run.placement, config.data.seq_length);
+  int64_t vocab_size =
+      models::make_model(run.model, run.placement.mesh.size(layout::Axis::tp)).vocab_size;
+  if (config.tokenizer) check_tokenizer(*config.tokenizer, vocab_size);
+  run.train_data = open_data(config, config.data.train, true, vocab_size);
+  if (config.train.evaluation.enabled && !config.data.valid.empty())
+    run.valid_data = open_data(config, config.data.valid, false, vocab_size);
+  run.length = config::resolve_length(config, run.plan.global_batch_size, run.train_data->size());
+  optim::warmup_steps(config.train.scheduler, run.length.steps);
+  return run;
+}
+
+std::optional<checkpoint::Checkpoint> open_resumed(const Prepared& run, bool resume) {
+  const std::string& folder = run.config.train.output_dir;
+  if (!resume && std::filesystem::exists(folder + "/metrics.jsonl")) {
+    throw base::ConfigError(fmt::format(
+        "{} already holds a run; continue it with --resume or choose another train.output_dir",
+        folder));
+  }
+  auto latest = resume ? checkpoint::find_latest(folder + "/checkpoints") : std::nullopt;
+  if (!latest) return std::nullopt;
+  checkpoint::Checkpoint checkpoint(*latest);
+  check_same_run(run, checkpoint);
+  return checkpoint;
+}
+
+}  // namespace trireme::train
