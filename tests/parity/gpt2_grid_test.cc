@@ -137,6 +137,9 @@ TEST(Gpt2Grid, RecomputedActivationsGiveTheSameBits) {
       cell.recompute_every = every;
       EXPECT_EQ(run_cell(cell).digests, kept.digests) << cell.name();
     }
+    cell.recompute_every = 0;
+    cell.recompute_attention = true;
+    EXPECT_EQ(run_cell(cell).digests, kept.digests) << "attention";
   }
 }
 

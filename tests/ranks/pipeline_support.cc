@@ -5,6 +5,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "trireme/base/error.h"
 #include "trireme/data/batch.h"
 #include "trireme/layout/stage_manager.h"
 #include "trireme/nn/layers.h"
@@ -36,6 +37,7 @@ class Embed : public nn::Layer {
     return {{options_.hidden, x},
             {"skip", at::sin(x)},
             {"ids", ids},
+            {"odd", ids.remainder(2).eq(1)},
             {"scale", at::scalar_tensor(0.5, at::kDouble)},
             {"nothing", at::empty({0, 3}, at::kDouble)}};
   }
@@ -45,6 +47,7 @@ class Embed : public nn::Layer {
     return {{options_.hidden, {rows, seq, kHidden}, DType::f64, true},
             {"skip", {rows, options_.lie ? seq + 1 : seq, kHidden}, DType::f64, true},
             {"ids", {rows, seq}, DType::i64, false},
+            {"odd", {rows, seq}, DType::boolean, false},
             {"scale", {}, DType::f64, false},
             {"nothing", {0, 3}, DType::f64, false}};
   }
@@ -83,6 +86,7 @@ class Head : public nn::Layer {
 
   State forward(State in, const Context& context) override {
     at::Tensor x = in.at(options_.hidden) + in.at("skip") * in.at("ids").unsqueeze(-1).remainder(3);
+    base::check(in.at("odd").equal(in.at("ids").remainder(2).eq(1)), "a mask arrived otherwise than it was sent");
     return {{"logits", nn::linear(x, table_, nullptr, nn::Orientation::out_in, context)}};
   }
 

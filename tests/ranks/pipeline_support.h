@@ -1,6 +1,6 @@
 #pragma once
 // A small chain model whose State holds all that may travel: a hidden stream, a skip connection
-// that passes every stage, integers, a scalar, an empty tensor. Tied table, dropout, uneven labels.
+// that passes every stage, integers, a mask, a scalar, an empty tensor. Tied table, dropout, uneven labels.
 
 #include <ATen/ATen.h>
 

@@ -97,7 +97,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
     auto count = run->model->def.loss_weight;
     run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch); };
   }
-  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every},
+  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every, .recompute_attention = cell.recompute_attention},
                               apart ? nullptr : &overlap);
 
   RankResult result;

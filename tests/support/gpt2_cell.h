@@ -22,6 +22,7 @@ struct Cell {
   bool tied = true;
   int64_t global_batch = 8;
   int recompute_every = 0;
+  bool recompute_attention = false;
   int ranks() const { return dp * tp * pp; }
   std::string name() const;
 };

@@ -138,8 +138,6 @@ TEST(Unsupported, IsRefusedWhenSwitchedOn) {
   EXPECT_THAT(refusal("train.amp.dtype=bf16"),
               HasSubstr("train.amp: bf16 mixed precision is not supported yet"));
   EXPECT_THAT(refusal("train.amp.enabled=true"), HasSubstr("train.amp"));
-  EXPECT_THAT(refusal("train.activation_checkpoint={enabled: true, mode: selective}"),
-              HasSubstr("use full"));
   EXPECT_THAT(refusal("train.checkpointer.async=true"), HasSubstr("set it to false"));
   EXPECT_THAT(refusal("train.zero_optimization.stage=2"),
               HasSubstr("train.zero_optimization.stage: 2"));

@@ -91,9 +91,6 @@ void check_supported(const RunConfig& config) {
     refuse("train.checkpointer.async", "writing checkpoints while training goes on",
            "set it to false; training then waits for the files");
   }
-  if (train.activation_checkpoint.enabled && train.activation_checkpoint.mode != "full") {
-    refuse("train.activation_checkpoint.mode", train.activation_checkpoint.mode, "use full");
-  }
   if (int stage = train.zero_optimization.effective_stage(); stage > 1) {
     refuse("train.zero_optimization.stage", stage, "use 0 or 1");
   }

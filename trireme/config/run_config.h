@@ -124,9 +124,9 @@ struct ActivationCheckpoint {
   static void visit(Self& self, V&& v) {
     v("enabled", self.enabled, Field{"recompute activations in the backward pass to save memory"});
     v("mode", self.mode,
-      Field{.help = "full: whole layers; selective: what is cheap to compute and large to keep",
+      Field{.help = "full: whole layers; selective: attention, whose inputs alone are kept",
             .choices = {"full", "selective"}});
-    v("every", self.every, Field{"recompute every k-th layer", 1});
+    v("every", self.every, Field{"full: recompute every k-th layer", 1});
   }
   bool operator==(const ActivationCheckpoint&) const = default;
 };

@@ -220,8 +220,7 @@ std::string reference() {
       "- A run writes the resolved file to `output_dir/config.yaml`; training with it repeats the "
       "run.\n"
       "- In the schema, but refused when switched on until they are built: `train.amp`,\n"
-      "  `train.activation_checkpoint.mode: selective`, `train.checkpointer.async`, ZeRO stages 2 "
-      "and 3.\n";
+      "  `train.checkpointer.async`, ZeRO stages 2 and 3.\n";
   describe_section<RunConfig>(out, "", "The sections of the file");
   return out;
 }

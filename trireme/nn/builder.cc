@@ -45,10 +45,6 @@ Sbp Builder::stream() const {
   return options_->sequence_parallel && mesh_->mesh.size(layout::Axis::tp) > 1 ? Sbp::split(1) : Sbp::invariant();
 }
 
-namespace {
-
-// Chunk of each link of the chain: blocks as counted, the links before them with the first block's chunk, those
-// after them with the last one's.
 std::vector<int> chunk_of_layers(const ModelDef& def, const std::vector<int>& blocks_per_chunk) {
   std::vector<int> chunk_of_block;
   for (size_t c = 0; c < blocks_per_chunk.size(); ++c)
@@ -68,6 +64,8 @@ std::vector<int> chunk_of_layers(const ModelDef& def, const std::vector<int>& bl
   }
   return chunks;
 }
+
+namespace {
 
 struct Declared {
   std::vector<std::unique_ptr<Layer>> layers;

@@ -68,6 +68,10 @@ struct Model {
   StateSpec entering(int layer, const BatchShape& shape) const;
 };
 
+/// The chunk of each link of the chain: blocks as counted, the links before the first block with it, those after the
+/// last one with that, others with the block that follows.
+std::vector<int> chunk_of_layers(const ModelDef& def, const std::vector<int>& blocks_per_chunk);
+
 /// Builds the layers of this rank's stage. `blocks_per_chunk` is one count per global chunk; chunk c lies on
 /// stage rank_of_chunk[c].
 std::unique_ptr<Model> build_model(ModelDef def, const dist::DeviceMesh& mesh, const BuildOptions& options,

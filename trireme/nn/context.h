@@ -48,6 +48,7 @@ struct Context {
   at::Tensor anchor = {};              // scalar that requires a gradient: the graph's root where inputs are integers
   WeightQueue* weight_queue = nullptr;  // null: weight gradients are made at once
   KvCache* cache = nullptr;
+  bool recompute_attention = false;  // its weights are made again in the backward pass instead of kept
 };
 
 }  // namespace trireme::nn

@@ -1,6 +1,7 @@
 #include "trireme/nn/layers.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/base/error.h"
@@ -129,29 +130,78 @@ Activation find_activation(const std::string& name) {
   throw base::ConfigError(fmt::format("activation '{}' is not known; use one of: {}", name, known));
 }
 
+namespace {
+
+// A query sees the keys up to its own place; with a cache the queries are the last places.
+at::Tensor visible(int64_t queries, int64_t keys) {
+  at::Tensor key_index = at::arange(keys, at::kLong), query_index = at::arange(keys - queries, keys, at::kLong);
+  return key_index.unsqueeze(0).le(query_index.unsqueeze(1));
+}
+
+struct DroppedAttention {
+  double scale, p;
+  uint64_t key;
+  int64_t first_head, position;
+};
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& samples,
+                  const DroppedAttention& drops) {
+  at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(drops.scale);
+  scores = scores.masked_fill(visible(q.size(2), k.size(2)).logical_not(), -std::numeric_limits<double>::infinity());
+  at::Tensor weights =
+      Dropout::apply(at::softmax(scores, -1), drops.p, drops.key, samples, drops.first_head, drops.position);
+  return at::matmul(weights, v);
+}
+
+/// Keeps q, k and v alone and attends once more in the backward pass.
+struct RecomputedAttention : torch::autograd::Function<RecomputedAttention> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& samples, const DroppedAttention& drops) {
+    ctx->save_for_backward({q, k, v, samples});
+    ctx->saved_data["scale"] = drops.scale;
+    ctx->saved_data["p"] = drops.p;
+    ctx->saved_data["place"] =
+        std::vector<int64_t>{static_cast<int64_t>(drops.key), drops.first_head, drops.position};
+    return attend(q, k, v, samples, drops);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto place = ctx->saved_data["place"].toIntVector();
+    const DroppedAttention drops{.scale = ctx->saved_data["scale"].toDouble(),
+                                 .p = ctx->saved_data["p"].toDouble(),
+                                 .key = static_cast<uint64_t>(place[0]),
+                                 .first_head = place[1],
+                                 .position = place[2]};
+    at::AutoGradMode records(true);
+    torch::autograd::variable_list leaves;
+    for (int i = 0; i < 3; ++i) leaves.push_back(saved[i].detach().requires_grad_(true));
+    auto made = torch::autograd::grad({attend(leaves[0], leaves[1], leaves[2], saved[3], drops)}, leaves, {grads[0]});
+    return {made[0], made[1], made[2], {}, {}};
+  }
+};
+
+}  // namespace
+
 at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& key, const at::Tensor& value,
                             const AttentionOptions& options, const Context& context) {
   at::Tensor k = key, v = value;
   if (context.cache) std::tie(k, v) = context.cache->append(options.layer, key, value);
   int64_t queries = q.size(2), keys = k.size(2);
   bool drop = options.dropout > 0 && context.mode == Mode::train;
-  // A query sees the keys up to its own place; with a cache the queries are the last places.
-  auto allowed = [&] {
-    at::Tensor key_index = at::arange(keys, at::kLong), query_index = at::arange(keys - queries, keys, at::kLong);
-    return key_index.unsqueeze(0).le(query_index.unsqueeze(1));
-  };
   if (!drop) {
     std::optional<at::Tensor> mask;
     bool causal = queries > 1 && queries == keys;
-    if (queries > 1 && queries < keys) mask = allowed();
+    if (queries > 1 && queries < keys) mask = visible(queries, keys);
     return at::scaled_dot_product_attention(q, k, v, mask, 0.0, causal, options.scale);
   }
-  at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(options.scale);
-  scores = scores.masked_fill(allowed().logical_not(), -std::numeric_limits<double>::infinity());
-  at::Tensor weights = Dropout::apply(at::softmax(scores, -1), options.dropout,
-                                      context.random.key(options.layer, options.site), context.batch.samples,
-                                      options.first_head, context.batch.position);
-  return at::matmul(weights, v);
+  const DroppedAttention drops{.scale = options.scale,
+                               .p = options.dropout,
+                               .key = context.random.key(options.layer, options.site),
+                               .first_head = options.first_head,
+                               .position = context.batch.position};
+  if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, context.batch.samples, drops);
+  return attend(q, k, v, context.batch.samples, drops);
 }
 
 }  // namespace trireme::nn

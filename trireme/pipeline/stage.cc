@@ -64,6 +64,7 @@ nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Con
   base::check(added, "micro-batch {} is in chunk {} already", micro_batch, chunk);
   Slot& slot = entry->second;
   slot.context.anchor = anchor_;
+  slot.context.recompute_attention = options_.recompute_attention;
   slot.context.weight_queue = keep == Keep::split_weights ? &slot.weights : nullptr;
   for (size_t i = 0; i < count; ++i) {
     Segment& segment = slot.layers.emplace_back();

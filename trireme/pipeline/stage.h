@@ -26,6 +26,8 @@ struct StageOptions {
   /// Every k-th block of the chain keeps its inputs only and runs forward again before its
   /// backward; 0: none.
   int recompute_every = 0;
+  /// Attention keeps its inputs only; what lies between them and its output is made again.
+  bool recompute_attention = false;
 };
 
 class Stage {

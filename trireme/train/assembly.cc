@@ -51,28 +51,41 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
           *dist.schedule_file, placement.schedule.micro_batches, placement.schedule.ranks, micro_batches, degrees.pp));
     }
   } else {
-    placement.schedule = schedule::generate(dist.schedule, {.ranks = degrees.pp,
-                                                            .micro_batches = static_cast<int>(micro_batches),
-                                                            .chunks_per_rank = dist.chunks});
+    // What `auto` comes to is known when the ranks have been measured.
+    const std::string name = dist.schedule == "auto" ? "1f1b" : dist.schedule;
+    placement.schedule = schedule::generate(name, {.ranks = degrees.pp,
+                                                   .micro_batches = static_cast<int>(micro_batches),
+                                                   .chunks_per_rank = dist.chunks});
   }
   placement.options = {.dtype = base::dtype_of(config.train.dtype),
                        .sequence_parallel = dist.sequence_parallel,
                        .seed = static_cast<uint64_t>(config.train.seed)};
-  const base::Json tree = model_tree(config.model);
+  placement.blocks_per_chunk = blocks_per_chunk(config, placement.schedule.chunks);
+  return placement;
+}
+
+std::vector<int> blocks_per_chunk(const config::RunConfig& config, int chunks) {
+  const config::Dist& dist = config.train.dist;
+  const layout::Mesh mesh({.pp = 1, .dp = 1, .tp = dist.tensor_parallel_size});
   const layout::ModelDescription whole =
-      describe(tree, {.mesh = placement.mesh, .schedule = schedule::gpipe({}), .options = placement.options},
-               config.data.seq_length);
+      describe(model_tree(config.model), {.mesh = mesh, .schedule = schedule::gpipe({})}, config.data.seq_length);
   std::vector<double> costs;
   double first = 0, last = 0;  // of what comes before the first block, and after the last one
   for (const auto& layer : whole.layers) {
     if (layer.block) costs.push_back(layer.flops);
     else (costs.empty() ? first : last) += layer.flops;
   }
-  placement.blocks_per_chunk =
-      config::resolve_stage_layers(dist, static_cast<int>(costs.size()), placement.schedule.chunks);
-  if (!placement.blocks_per_chunk && dist.balance == "cost")
-    placement.blocks_per_chunk = layout::distribute_layers_by_cost(costs, placement.schedule.chunks, first, last);
-  return placement;
+  const int blocks = static_cast<int>(costs.size());
+  if (auto explicit_counts = config::resolve_stage_layers(dist, blocks, chunks)) return *explicit_counts;
+  return dist.balance == "cost" ? layout::distribute_layers_by_cost(costs, chunks, first, last)
+                                : layout::distribute_layers(blocks, chunks);
+}
+
+pipeline::StageOptions stage_options(const config::RunConfig& config) {
+  const config::ActivationCheckpoint& recompute = config.train.activation_checkpoint;
+  const bool full = recompute.mode == "full";
+  if (!recompute.enabled) return {};
+  return {.recompute_every = full ? recompute.every : 0, .recompute_attention = !full};
 }
 
 Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t micro_batches) {

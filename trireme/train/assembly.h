@@ -8,6 +8,7 @@
 #include "trireme/checkpoint/load.h"
 #include "trireme/config/run_config.h"
 #include "trireme/nn/builder.h"
+#include "trireme/pipeline/stage.h"
 #include "trireme/schedule/schedule.h"
 
 namespace trireme::train {
@@ -22,6 +23,10 @@ struct Placement {
 
 /// The placement that a run's configuration asks for; `micro_batches` a step. ConfigError for what cannot be.
 Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro_batches);
+/// How the configuration shares the blocks out over so many chunks. ConfigError where that cannot be.
+std::vector<int> blocks_per_chunk(const config::RunConfig& config, int chunks);
+/// What the configuration asks of each stage.
+pipeline::StageOptions stage_options(const config::RunConfig& config);
 /// For evaluation and generation, where nothing flows backward.
 Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t micro_batches);
 

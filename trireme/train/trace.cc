@@ -11,14 +11,16 @@ namespace trireme::train {
 
 using schedule::Span;
 
-schedule::Simulation gather_timeline(const schedule::Schedule& schedule, const pipeline::StepResult& result,
+schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
+                                     const pipeline::StepResult& result,
                                      const dist::DeviceMesh& mesh) {
   constexpr int64_t kFields = 5;
   std::vector<double> own;
   for (const Span& span : result.executed)
     if (schedule::is_compute(span.action.op))
-      own.insert(own.end(), {static_cast<double>(span.action.op), static_cast<double>(span.action.chunk),
-                             static_cast<double>(span.action.micro_batch), span.begin * 1e3, span.end * 1e3});
+      own.insert(own.end(),
+                 {static_cast<double>(span.action.op), static_cast<double>(span.action.chunk),
+                  static_cast<double>(span.action.micro_batch), span.begin * 1e3, span.end * 1e3});
   const comm::Comm& pp = mesh.pp;
   std::vector<int64_t> counts(pp.size()), ones(pp.size(), 1);
   const int64_t count = std::ssize(own);
@@ -30,8 +32,10 @@ schedule::Simulation gather_timeline(const schedule::Schedule& schedule, const p
   const double* at = all.data();
   for (int stage = 0; stage < pp.size(); ++stage)
     for (int64_t i = 0; i < counts[stage]; i += kFields, at += kFields)
-      timeline[stage].push_back({{static_cast<schedule::Op>(at[0]), static_cast<int>(at[1]), static_cast<int>(at[2])},
-                                 at[3], at[4]});
+      timeline[stage].push_back(
+          {{static_cast<schedule::Op>(at[0]), static_cast<int>(at[1]), static_cast<int>(at[2])},
+           at[3],
+           at[4]});
   return schedule::measured(schedule, std::move(timeline));
 }
 
@@ -43,8 +47,9 @@ std::string write_trace(const std::string& folder, int64_t step, const schedule:
   std::filesystem::create_directories(folder, error);
   if (error) throw base::IoError(folder, error.value(), "making the folder of traces");
   const schedule::Costs costs = schedule::measured_costs(schedule, measured);
-  const std::string text = fmt::format("step {}, schedule {}, milliseconds\n{}", step, schedule.name,
-                                       schedule::compare(measured, schedule::simulate(schedule, costs)));
+  const std::string text =
+      fmt::format("step {}, schedule {}, milliseconds\n{}", step, schedule.name,
+                  schedule::compare(measured, schedule::simulate(schedule, costs)));
   const std::string base = fmt::format("{}/step_{:08}", folder, step);
   base::write_file_atomic(base + ".svg", schedule::draw_svg(schedule, measured));
   base::write_file_atomic(base + ".trace.json", schedule::chrome_trace(schedule, measured).dump());

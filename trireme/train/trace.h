@@ -9,14 +9,15 @@
 
 namespace trireme::train {
 
-/// The compute actions of all stages, in milliseconds since the start of the step (RunOptions::record). Collective
-/// over the pipeline axis.
-schedule::Simulation gather_timeline(const schedule::Schedule& schedule, const pipeline::StepResult& result,
+/// The compute actions of all stages, in milliseconds since the start of the step
+/// (RunOptions::record). Collective over the pipeline axis.
+schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
+                                     const pipeline::StepResult& result,
                                      const dist::DeviceMesh& mesh);
 
-/// World rank 0 writes FOLDER/step_00000010.svg, .trace.json (Chrome, Perfetto), .json and .txt, and gets the text:
-/// busy time and bubble of each stage, measured and simulated with the measured costs. Collective over the pipeline
-/// axis. IoError.
+/// World rank 0 writes FOLDER/step_00000010.svg, .trace.json (Chrome, Perfetto), .json and .txt,
+/// and gets the text: busy time and bubble of each stage, measured and simulated with the measured
+/// costs. Collective over the pipeline axis. IoError.
 std::string write_trace(const std::string& folder, int64_t step, const schedule::Schedule& schedule,
                         const pipeline::StepResult& result, const dist::DeviceMesh& mesh);
 

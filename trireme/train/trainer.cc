@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/optim/lr.h"
+#include "trireme/train/auto_schedule.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/execute_pipeline.h"
 #include "trireme/train/metrics.h"
@@ -30,11 +31,12 @@ TrainSummary train(const config::RunConfig& config, dist::World& world, const Tr
   return train(prepare(config, world.size()), world, options, log);
 }
 
-TrainSummary train(const Prepared& prepared, dist::World& world, const TrainOptions& options, base::Logger& log) {
+TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions& options, base::Logger& log) {
+  std::optional<checkpoint::Checkpoint> source = open_resumed(given, options.resume);
+  const Prepared prepared = resolve_schedule(given, options.resume, world, log);
   const config::RunConfig& config = prepared.config;
   const config::BatchPlan& plan = prepared.plan;
   const config::RunLength& length = prepared.length;
-  std::optional<checkpoint::Checkpoint> source = open_resumed(prepared, options.resume);
   const bool resumed = source.has_value();
   if (!resumed && config.model.contains("pretrained"))
     source.emplace(config.model["pretrained"].get<std::string>());
@@ -48,9 +50,7 @@ TrainSummary train(const Prepared& prepared, dist::World& world, const TrainOpti
   Position position;
   if (resumed) position = restore_run(*source, optimizer);
   OverlappedSync overlap(optimizer.sync());
-  const config::ActivationCheckpoint& recompute = config.train.activation_checkpoint;
-  pipeline::Executor executor(run->schedule, *run->model, mesh,
-                              {.recompute_every = recompute.enabled ? recompute.every : 0}, &overlap);
+  pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(config), &overlap);
   std::optional<Evaluator> evaluator;
   if (prepared.valid_data)
     evaluator.emplace(*run, prepared.valid_data, plan, config.train.evaluation.eval_samples);

@@ -1,0 +1,95 @@
+"""Every pipeline schedule through the program: one loss curve, a measured timeline, a schedule of one's own and `auto`."""
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from support import PROGRAM, apart, layout, losses, train, trireme
+
+PIPELINE = [*layout(dp=1, tp=1, pp=2), "train.num_accumulation_steps=4", "train.global_batch_size=null",
+            "train.train_micro_batch_size=2", "train.train_iter=4"]
+
+
+def run(tiny, folder, *words):
+    return losses_of(folder, train(tiny, folder, *PIPELINE, *words))
+
+
+def losses_of(folder, done):
+    return list(losses(folder).values()), done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def expected(tiny, tmp_path_factory):
+    return run(tiny, tmp_path_factory.mktemp("expected"), "train.dist.schedule=gpipe")[0]
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min"])
+def test_every_schedule_draws_the_same_curve(tiny, expected, tmp_path, schedule):
+    got, _ = run(tiny, tmp_path, f"train.dist.schedule={schedule}")
+    assert apart(got, expected) < 1e-5
+
+
+def test_balance_by_cost_and_recompute(tiny, expected, tmp_path):
+    got, _ = run(tiny, tmp_path, "train.dist.balance=cost", "train.activation_checkpoint={enabled: true, every: 2}")
+    assert apart(got, expected) < 1e-5
+
+
+def test_measured_timeline(tiny, tmp_path):
+    _, said = run(tiny, tmp_path, "train.dist.schedule=zb-h1", "train.trace.steps=[2]")
+    assert "measured bubble" in said and "simulated bubble" in said
+    folder = tmp_path / "trace"
+    assert sorted(f.name for f in folder.iterdir()) == [f"step_00000002.{end}" for end in ("json", "svg", "trace.json", "txt")]
+    events = json.loads((folder / "step_00000002.trace.json").read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert len(spans) == 2 * 4 * 3  # stages x micro-batches x (F, I, W)
+    assert (folder / "step_00000002.svg").read_text().startswith("<svg")
+
+
+def test_own_schedule(tiny, expected, tmp_path):
+    own = tmp_path / "own.txt"
+    own.write_text("0F0 0F1 0I0 0F2 0I1 0W0 0F3 0I2 0W1 0I3 0W2 0W3\n1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3\n")
+    got, _ = run(tiny, tmp_path / "run", f"train.dist.schedule_file={own}")
+    assert apart(got, expected) < 1e-5
+    done = train(tiny, tmp_path / "other", *PIPELINE, "train.num_accumulation_steps=3",
+                 f"train.dist.schedule_file={own}", code=2)
+    assert "is a schedule of 4 micro-batches, but a step has 3" in done.stderr
+
+
+def test_auto_is_kept_by_a_resumed_run(tiny, expected, tmp_path):
+    got, said = run(tiny, tmp_path, "train.dist.schedule=auto", "train.checkpointer.period=2")
+    assert apart(got, expected) < 1e-5
+    assert "timing the model's layers" in said and "ms a step expected" in said
+    config = (tmp_path / "config.yaml").read_text()
+    assert "schedule: auto" not in config and "schedule_file: " in config
+    chosen = (tmp_path / "schedule.txt").read_text()
+    done = train(tiny, tmp_path, *PIPELINE, "train.train_iter=6", "train.dist.schedule=auto", "--resume")
+    assert "timing" not in done.stdout + done.stderr
+    assert (tmp_path / "schedule.txt").read_text() == chosen
+
+
+def test_auto_where_nothing_fits(tiny, tmp_path):
+    done = train(tiny, tmp_path, *PIPELINE, "train.dist.schedule=auto", "train.dist.auto_memory_mb=0.001", code=2)
+    assert "auto_memory_mb" in done.stderr and "raise it" in done.stderr
+    assert not (tmp_path / "schedule.txt").exists()
+
+
+def test_too_many_virtual_stages_are_refused(tiny, tmp_path):
+    done = train(tiny, tmp_path, *PIPELINE, "train.dist.schedule=interleaved", "train.dist.chunks=8", code=2)
+    assert "layers cannot be distributed over 16" in done.stderr
+
+
+def test_the_tool_and_the_trainer_know_the_same_schedules():
+    known = {row["schedule"] for row in json.loads(trireme("pipeline", "--compare", "--json").stdout)}
+    assert {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min"} <= known
+
+
+def test_the_example_of_an_own_chain_gives_one_loss_on_every_mesh():
+    program = str(pathlib.Path(PROGRAM).with_name("own_pipeline"))
+    outputs = [subprocess.run([program, *mesh], capture_output=True, text=True, check=True, timeout=60).stdout
+               for mesh in ("111", "222", "411", "124")]
+    first = [float(line.split()[-1]) for line in outputs[0].splitlines()]
+    assert len(first) == 6 and first[-1] < first[0] / 10
+    for output in outputs[1:]:
+        assert apart([float(line.split()[-1]) for line in output.splitlines()], first) < 1e-3
