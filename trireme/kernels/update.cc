@@ -81,33 +81,59 @@ void sgd_piece(const Piece& piece, const Sgd& rule, double grad_scale) {
                   });
 }
 
-template <class T>
-NormTerms norm_piece(const Piece& piece) {
+// One kind of term of a piece. Four sums run side by side over its quarters: an addition waits for
+// the one before it, and one stream of reads does not fill the memory's bandwidth. What is not
+// finite shows in the sum of magnitudes; squares of fp32 cannot overflow a double, so they show it
+// as well.
+template <class T, Norm kKind>
+NormTerm norm_piece(const Piece& piece) {
+  constexpr bool kShown = kKind == Norm::absolute || (kKind == Norm::squares && sizeof(T) == 4);
   const hn::ScalableTag<double> d;
   const hn::Rebind<T, decltype(d)> narrow;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const T* g = static_cast<const T*>(piece.grad);
-  auto absolute = hn::Zero(d), squares = hn::Zero(d), largest = hn::Zero(d);
-  const auto add = [&](const T* from) HWY_ATTR {
+  auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0, magnitudes = sum0;
+  const auto add = [&](const T* from, auto& sum) HWY_ATTR {
     hn::VFromD<decltype(d)> x;
     if constexpr (sizeof(T) == sizeof(double))
       x = hn::LoadU(d, from);
     else
       x = hn::PromoteTo(d, hn::LoadU(narrow, from));
-    const auto magnitude = hn::Abs(x);
-    absolute = hn::Add(absolute, magnitude);
-    squares = hn::MulAdd(x, x, squares);
-    largest = hn::Max(largest, magnitude);
+    if constexpr (kKind == Norm::absolute) sum = hn::Add(hn::Abs(x), sum);
+    if constexpr (kKind == Norm::squares) sum = hn::MulAdd(x, x, sum);
+    if constexpr (kKind == Norm::largest) sum = hn::Max(hn::Abs(x), sum);
+    if constexpr (!kShown) magnitudes = hn::Add(hn::Abs(x), magnitudes);
   };
-  int64_t i = 0;
-  for (; i + lanes <= piece.count; i += lanes) add(g + i);
-  if (i < piece.count) {
-    alignas(64) T rest[HWY_MAX_BYTES / sizeof(double)] = {};
-    std::copy_n(g + i, piece.count - i, rest);
-    add(rest);
+  const int64_t quarter = piece.count / (4 * lanes) * lanes;
+  for (int64_t i = 0; i < quarter; i += lanes) {
+    add(g + i, sum0);
+    add(g + quarter + i, sum1);
+    add(g + 2 * quarter + i, sum2);
+    add(g + 3 * quarter + i, sum3);
   }
-  return {hn::GetLane(hn::SumOfLanes(d, absolute)), hn::GetLane(hn::SumOfLanes(d, squares)),
-          hn::GetLane(hn::MaxOfLanes(d, largest))};
+  for (int64_t i = 4 * quarter; i < piece.count; i += lanes) {
+    alignas(64) T rest[HWY_MAX_BYTES / sizeof(double)] = {};
+    std::copy_n(g + i, std::min(lanes, piece.count - i), rest);
+    add(rest, sum0);
+  }
+  double value;
+  if constexpr (kKind == Norm::largest)
+    value = hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(sum0, sum1), hn::Max(sum2, sum3))));
+  else
+    value = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
+  return {value, std::isfinite(kShown ? value : hn::GetLane(hn::SumOfLanes(d, magnitudes)))};
+}
+
+template <class T>
+NormTerm norm_as(const Piece& piece, Norm kind) {
+  switch (kind) {
+    case Norm::absolute:
+      return norm_piece<T, Norm::absolute>(piece);
+    case Norm::squares:
+      return norm_piece<T, Norm::squares>(piece);
+    default:
+      return norm_piece<T, Norm::largest>(piece);
+  }
 }
 
 void adamw_of(at::ScalarType type, const Piece& piece, const AdamW& rule, double grad_scale) {
@@ -118,8 +144,8 @@ void sgd_of(at::ScalarType type, const Piece& piece, const Sgd& rule, double gra
   type == at::kDouble ? sgd_piece<double>(piece, rule, grad_scale)
                       : sgd_piece<float>(piece, rule, grad_scale);
 }
-NormTerms norm_of(at::ScalarType type, const Piece& piece) {
-  return type == at::kDouble ? norm_piece<double>(piece) : norm_piece<float>(piece);
+NormTerm norm_of(at::ScalarType type, const Piece& piece, Norm kind) {
+  return type == at::kDouble ? norm_as<double>(piece, kind) : norm_as<float>(piece, kind);
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE
@@ -177,17 +203,13 @@ void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, do
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
 }
 
-NormTerms norm_terms(std::span<const Piece> pieces, at::ScalarType type) {
+NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind) {
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(norm_of);
-  std::vector<NormTerms> terms(blocks.size());
-  for_each_block(blocks, [&](size_t i) { terms[i] = kernel(type, blocks[i]); });
-  NormTerms total;
-  for (const NormTerms& term : terms) {
-    total.absolute += term.absolute;
-    total.squares += term.squares;
-    total.largest = std::max(total.largest, term.largest);
-  }
+  std::vector<NormTerm> terms(blocks.size());
+  for_each_block(blocks, [&](size_t i) { terms[i] = kernel(type, blocks[i], kind); });
+  NormTerm total;
+  for (const NormTerm& term : terms) total.add(term, kind);
   return total;
 }
 

@@ -5,6 +5,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -34,11 +35,18 @@ struct Sgd {
 };
 void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale);
 
-/// Sums over all elements, in double and in an order that does not depend on the number of threads.
-/// `absolute` is not finite where an element is not.
-struct NormTerms {
-  double absolute = 0, squares = 0, largest = 0;
+/// What a norm is made of: the sum of magnitudes, the sum of squares or the largest magnitude.
+enum class Norm : uint8_t { absolute, squares, largest };
+struct NormTerm {
+  double value = 0;
+  bool finite = true;  // are all elements finite? `value` means nothing where one is not
+  void add(const NormTerm& other, Norm kind) {
+    value = kind == Norm::largest ? std::max(value, other.value) : value + other.value;
+    finite = finite && other.finite;
+  }
 };
-NormTerms norm_terms(std::span<const Piece> pieces, at::ScalarType type);
+/// Over all elements, in double and in an order that does not depend on the number of threads.
+/// Local.
+NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind);
 
 }  // namespace trireme::kernels

@@ -45,21 +45,18 @@ double total_norm(std::span<const Segment> counted, double type, const comm::Com
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (type != 1 && type != 2 && type != kInfinity)
     throw base::ConfigError(fmt::format("optim.clip_grad_norm_type is {}; use 1, 2 or .inf", type));
-  kernels::NormTerms terms;
+  const kernels::Norm kind = type == 1   ? kernels::Norm::absolute
+                             : type == 2 ? kernels::Norm::squares
+                                         : kernels::Norm::largest;
+  kernels::NormTerm term;
   for (at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     std::vector<kernels::Piece> pieces;
     for (const Segment& segment : counted)
       if (segment.grad.scalar_type() == dtype) pieces.push_back(segment.piece());
-    const kernels::NormTerms part = kernels::norm_terms(pieces, dtype);
-    terms.absolute += part.absolute;
-    terms.squares += part.squares;
-    terms.largest = std::max(terms.largest, part.largest);
+    term.add(kernels::norm_term(pieces, dtype, kind), kind);
   }
-  double exchanged[2] = {type == 1   ? terms.absolute
-                         : type == 2 ? terms.squares
-                                     : terms.largest,
-                         std::isfinite(terms.absolute) ? 0.0 : 1.0};
-  if (exchanged[1] != 0) exchanged[0] = 0;  // the flag speaks; a maximum may lose a NaN
+  // The flag speaks: a maximum may lose a NaN.
+  double exchanged[2] = {term.finite ? term.value : 0.0, term.finite ? 0.0 : 1.0};
   world
       .all_reduce(exchanged, 2, base::DType::f64,
                   type == kInfinity ? comm::Reduce::max : comm::Reduce::sum)
