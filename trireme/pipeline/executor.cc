@@ -230,7 +230,9 @@ void Step::forward(const Action& action) {
   if (options_.loss) losses_[micro_batch] = stage.loss(local, micro_batch, out, context);
   if (options_.outputs)
     for (const auto& [name, tensor] : out.tensors())
-      result_.outputs[micro_batch].set(name, tensor.detach());
+      // The loss's backward takes over their memory.
+      result_.outputs[micro_batch].set(
+          name, executor_.trains_ ? tensor.detach().clone() : tensor.detach());
   if (!stepped_) return;
   shared_losses_[micro_batch] = losses_[micro_batch].item<double>();
   for (int stage = 0; stage < schedule.ranks; ++stage)
