@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/kernels/dropout.h"
+#include "trireme/kernels/gelu.h"
 
 namespace trireme::nn {
 
@@ -39,7 +40,8 @@ Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& o
   layout::Shape shape = in_out ? layout::Shape{in, out} : layout::Shape{out, in};
   weight_ = builder.param("weight", shape, options.init, weight_place, fused, options.granularity);
   if (options.bias) {
-    bias_ = builder.param("bias", {out}, layout::Init::zeros(), bias_place, fused, options.granularity);
+    bias_ =
+        builder.param("bias", {out}, layout::Init::zeros(), bias_place, fused, options.granularity);
   }
 }
 
@@ -64,10 +66,13 @@ LayerNorm::LayerNorm(const Builder& builder, int64_t features, double eps)
 
 VocabTable::VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init)
     : tp_(&builder.tp()), stream_(builder.stream()), split_(builder.rule().style == Style::vocab) {
-  weight_ = builder.param("weight", {vocab, features}, init, split_ ? Sbp::split(0) : Sbp::replicated());
+  weight_ =
+      builder.param("weight", {vocab, features}, init, split_ ? Sbp::split(0) : Sbp::replicated());
 }
 
-int64_t VocabTable::first() const { return weight_->slice.dims[0].empty() ? 0 : weight_->slice.dims[0][0].begin; }
+int64_t VocabTable::first() const {
+  return weight_->slice.dims[0].empty() ? 0 : weight_->slice.dims[0][0].begin;
+}
 
 at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context) const {
   at::Tensor x = embedding(ids, weight_, first(), context);
@@ -82,8 +87,8 @@ at::Tensor VocabTable::logits(const at::Tensor& x, const Context& context) const
 namespace {
 
 struct Dropout : torch::autograd::Function<Dropout> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, double p, uint64_t key,
-                            const at::Tensor& samples, int64_t b, int64_t c) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, double p,
+                            uint64_t key, const at::Tensor& samples, int64_t b, int64_t c) {
     ctx->save_for_backward({samples});
     ctx->saved_data["p"] = p;
     ctx->saved_data["place"] = std::vector<int64_t>{static_cast<int64_t>(key), b, c};
@@ -95,29 +100,56 @@ struct Dropout : torch::autograd::Function<Dropout> {
     at::NoGradGuard no_grad;
     return {apply_mask(grads[0], ctx->saved_data["p"].toDouble(), static_cast<uint64_t>(place[0]),
                        ctx->get_saved_variables()[0], place[1], place[2]),
-            {}, {}, {}, {}, {}};
+            {},
+            {},
+            {},
+            {},
+            {}};
   }
-  static at::Tensor apply_mask(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
-                               int64_t c) {
+  static at::Tensor apply_mask(const at::Tensor& x, double p, uint64_t key,
+                               const at::Tensor& samples, int64_t b, int64_t c) {
     at::Tensor in = x.contiguous(), out = at::empty_like(in);
-    kernels::dropout(in, out, p, {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = 0});
+    kernels::dropout(in, out, p,
+                     {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = 0});
     return out;
   }
 };
 
 }  // namespace
 
-at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context) {
+at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin,
+                   const Context& context) {
   if (p == 0 || context.mode == Mode::eval) return x;
   return Dropout::apply(x, p, context.random.key(layer, site), context.batch.samples, 0,
                         context.batch.position + seq_begin);
 }
 
+namespace {
+
+struct GeluTanh : torch::autograd::Function<GeluTanh> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x) {
+    at::Tensor in = x.contiguous();
+    ctx->save_for_backward({in});
+    return kernels::gelu_tanh(in);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    at::NoGradGuard no_grad;
+    return {kernels::gelu_tanh_backward(ctx->get_saved_variables()[0], grads[0].contiguous())};
+  }
+};
+
+at::Tensor gelu_tanh(const at::Tensor& x) {
+  return GeluTanh::apply(x);
+}
+
+}  // namespace
+
 Activation find_activation(const std::string& name) {
   static const std::map<std::string, Activation> kActivations = {
       {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
-      {"gelu_new", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
-      {"gelu_pytorch_tanh", [](const at::Tensor& x) { return at::gelu(x, "tanh"); }},
+      {"gelu_new", gelu_tanh},
+      {"gelu_pytorch_tanh", gelu_tanh},
       {"relu", [](const at::Tensor& x) { return at::relu(x); }},
       {"silu", [](const at::Tensor& x) { return at::silu(x); }},
       {"swish", [](const at::Tensor& x) { return at::silu(x); }},
