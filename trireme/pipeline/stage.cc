@@ -100,9 +100,18 @@ at::Tensor Stage::loss(int chunk, int micro_batch, const nn::State& out,
 
 nn::State Stage::loss_gradients(int chunk, int micro_batch, double weight) {
   Slot& slot = this->slot(chunk, micro_batch);
-  if (slot.loss.requires_grad())
-    torch::autograd::backward({slot.loss}, {at::full_like(slot.loss.detach(), weight)});
-  nn::State gradients = gradients_of(slot.loss_in);
+  nn::State gradients;
+  if (slot.loss.requires_grad()) {
+    // Leaves would copy a gradient whose rows are padded, as those of logits are.
+    std::vector<std::string> names;
+    std::vector<at::Tensor> leaves;
+    for (const auto& [name, leaf] : slot.loss_in.tensors())
+      if (leaf.requires_grad()) names.push_back(name), leaves.push_back(leaf);
+    const auto found = torch::autograd::grad(
+        {slot.loss}, leaves, {at::full_like(slot.loss.detach(), weight)}, false, false, true);
+    for (size_t i = 0; i < names.size(); ++i)
+      if (found[i].defined()) gradients.set(names[i], found[i]);
+  }
   slot.loss.reset();
   slot.loss_in = {};
   return gradients;
