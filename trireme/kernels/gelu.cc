@@ -22,7 +22,7 @@ constexpr int64_t kBlock = 1024;  // values worked on at a time, in the first-le
 
 // exp(-2u) of one vector, and where it is too large to be held: there the sigmoid is 0.
 template <class D, class V>
-V exponential(D d, V x, V squared, hn::MFromD<D>& vanished) {
+HWY_INLINE V exponential(D d, V x, V squared, hn::MFromD<D>& vanished) {
   using W = hn::TFromD<D>;
   const auto limit = hn::Set(d, static_cast<W>(sizeof(W) == 4 ? 80 : 700));
   const auto slope = hn::MulAdd(hn::Set(d, static_cast<W>(-kTwoRootTwoOverPi * kCubic)), squared,
@@ -33,7 +33,7 @@ V exponential(D d, V x, V squared, hn::MFromD<D>& vanished) {
 }
 
 template <class D, class V>
-V forward_vector(D d, V x) {
+HWY_INLINE V forward_vector(D d, V x) {
   hn::MFromD<D> vanished;
   const auto e = exponential(d, x, hn::Mul(x, x), vanished);
   const auto one = hn::Set(d, static_cast<hn::TFromD<D>>(1));
@@ -41,7 +41,7 @@ V forward_vector(D d, V x) {
 }
 
 template <class D, class V>
-V backward_vector(D d, V x, V gradient) {
+HWY_INLINE V backward_vector(D d, V x, V gradient) {
   using W = hn::TFromD<D>;
   hn::MFromD<D> vanished;
   const auto squared = hn::Mul(x, x);
