@@ -62,6 +62,30 @@ TEST(Simulate, MessagesTakeTime) {
   EXPECT_EQ(simulate(with_communication(schedule), costs).makespan, 3 * 3 + 4 * 0.5);
 }
 
+TEST(Simulate, ChunksMayDiffer) {
+  Costs costs;
+  costs.chunks = {{.f = 1, .i = 2, .w = 3, .activation = 10},
+                  {.f = 4, .i = 5, .w = 6, .activation = 1, .working = 100}};
+  const Simulation one = simulate(gpipe({2, 1}), costs);
+  EXPECT_EQ(one.makespan, 1 + 4 + 11 + 5);
+  EXPECT_THAT(one.peak_activations, ElementsAre(10, 101));
+  EXPECT_THAT(simulate(gpipe({2, 3}), costs).peak_activations, ElementsAre(30, 103));
+  EXPECT_NEAR(one.idle[0], 15.0 / 21, 1e-12);
+  const ChunkCosts again = recomputed({1, 2, 3, 10, 5}, 0.25);
+  EXPECT_EQ(again.f, 1);
+  EXPECT_EQ(again.i, 6);  // the forward once more, then both gradients
+  EXPECT_EQ(again.w, 0);
+  EXPECT_EQ(again.activation, 2.5);
+  EXPECT_EQ(again.working, 12.5);
+  costs.chunks.pop_back();
+  EXPECT_THROW(simulate(gpipe({2, 1}), costs), ConfigError);
+  costs.chunks = {{.f = -1}, {}};
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                simulate(gpipe({2, 1}), costs);
+              }),
+              HasSubstr("costs of chunk 0: -1, 1, 1, 1, 0; expected"));
+}
+
 TEST(Simulate, ActivationsLiveUntilW) {
   EXPECT_THAT(simulate(parse("0F0 0I0 0F1 0I1 0W0 0W1", "w"), {}).peak_activations, ElementsAre(2));
   EXPECT_THAT(simulate(parse("0F0 0B0 0F1 0B1", "b"), {}).peak_activations, ElementsAre(1));
@@ -122,13 +146,38 @@ TEST(Check, Frames) {
 }
 
 TEST(Draw, Text) {
-  const Schedule schedule = gpipe({2, 1, 1});
   EXPECT_EQ(
-      draw_text(schedule, simulate(schedule, {})),
+      draw_text(gpipe({2, 1}), simulate(gpipe({2, 1}), {})),
       "rank 0 | F0 .........B0---\n"
       "rank 1 | ...F0 B0---\n"
+      "F forward, B backward; dots: idle\n"
       "gpipe: 2 stages, 1 micro-batches, 2 chunks; makespan 6, bubble 50.0 %, own bubble 50.0 "
       "%, peak activations [1, 1]\n");
+  const Schedule v = generate("zb-v", {1, 1});
+  EXPECT_THAT(draw_text(v, simulate(v, {})),
+              HasSubstr("rank 0 | 0F0 1F0 1I0 0I0 1W0 0W0\n"
+                        "F forward, I input gradient, W weight gradient, 1F0 is of chunk 1; dots"));
+}
+
+TEST(Draw, MeasuredTimelinesWithTinyActionsStayDrawable) {
+  const Schedule schedule = parse("0F0 0F1 0I0 0W0 0I1 0W1", "mine");
+  const Simulation measured = summarize(schedule,
+                                        {{{{Op::RecvF, 0, 0}, 0, 1},
+                                          {{Op::F, 0, 0}, 1, 2},
+                                          {{Op::F, 0, 1}, 2, 2 + 1e-9},
+                                          {{Op::I, 0, 0}, 3, 4},
+                                          {{Op::W, 0, 0}, 4, 5},
+                                          {{Op::I, 0, 1}, 5, 6},
+                                          {{Op::W, 0, 1}, 6, 8}}},
+                                        {});
+  EXPECT_EQ(measured.makespan, 8);
+  EXPECT_NEAR(measured.bubble, 2.0 / 8, 1e-9);
+  EXPECT_NEAR(measured.bubble_own, 1.0 / 7, 1e-9);
+  EXPECT_EQ(measured.peak_activations, std::vector<double>{2});
+  EXPECT_LT(draw_text(schedule, measured).size(), 30000u);
+  EXPECT_LT(draw_svg(schedule, measured).size(), 10000u);
+  EXPECT_THAT(draw_measured(measured, simulate(schedule, {})),
+              HasSubstr("rank 0           25.0 %          0.0 %       +25.0\n"));
 }
 
 TEST(Draw, SvgTraceAndJson) {
@@ -137,9 +186,9 @@ TEST(Draw, SvgTraceAndJson) {
   const Simulation simulation = simulate(schedule, costs);
   EXPECT_THAT(draw_svg(schedule, simulation), HasSubstr("<title>1B2 "));
   const base::Json trace = chrome_trace(schedule, simulation);
-  EXPECT_EQ(trace["traceEvents"].size(), 2u + 12u);
-  EXPECT_EQ(trace["traceEvents"][1]["name"], "0F0");
-  EXPECT_EQ(trace["traceEvents"][1]["dur"], 1000);
+  EXPECT_EQ(trace["traceEvents"].size(), 1u + 2u + 12u);
+  EXPECT_EQ(trace["traceEvents"][2]["name"], "0F0");
+  EXPECT_EQ(trace["traceEvents"][2]["dur"], 1000);
   const base::Json json = to_json(schedule, costs, simulation);
   EXPECT_EQ(json["schedule"], "1f1b");
   EXPECT_EQ(json["chunks"], 1);

@@ -8,8 +8,8 @@ namespace trireme::schedule {
 /// Empty programs for the named schedule, its chunks placed; ConfigError where the request makes no sense.
 Schedule frame(std::string_view name, const Request& request);
 
-/// Chunk activations that fit into `memory` whole stages; ConfigError below one whole stage.
-int chunk_memory(const Schedule& schedule, double memory);
+/// Chunk activations that fit into the request's memory limit, or the schedule's own; ConfigError below one whole stage.
+int chunk_memory(const Schedule& schedule, const Request& request);
 
 /// 1F1B of an empty schedule with one chunk a rank. On rank r as many micro-batches are in flight as `memory` chunk
 /// activations allow: all of it on rank 0, one on the last rank, in proportion between. With one for each rank it is 1F1B's

@@ -16,9 +16,9 @@ namespace {
 struct Generator {
   std::string_view name;
   Schedule (*make)(std::string_view name, const Request&);
-  int own_chunks;  // a rank's, where none are asked for
-  bool chunks;     // takes other numbers, too
-  bool memory;     // takes a memory limit
+  int own_chunks;                  // a rank's, where none are asked for
+  bool chunks;                     // takes other numbers, too
+  double (*memory)(double ranks);  // its own limit in whole stages; null where it takes none
 };
 
 template <Schedule (*make)(const Request&)>
@@ -27,15 +27,15 @@ Schedule unnamed(std::string_view, const Request& request) {
 }
 
 constexpr Generator kGenerators[] = {
-    {"gpipe", unnamed<gpipe>, 1, true, false},
-    {"1f1b", unnamed<one_f_one_b>, 1, false, false},
-    {"interleaved", unnamed<interleaved>, 2, true, false},
-    {"zb-h1", zero_bubble, 1, false, true},
-    {"zb-2p", zero_bubble, 1, false, true},
-    {"zb-v", v_shape, 2, false, true},
-    {"v-half", v_shape, 2, false, true},
-    {"v-min", v_shape, 2, false, true},
-    {"forward", unnamed<forward_only>, 1, true, false},
+    {"gpipe", unnamed<gpipe>, 1, true, nullptr},
+    {"1f1b", unnamed<one_f_one_b>, 1, false, nullptr},
+    {"interleaved", unnamed<interleaved>, 2, true, nullptr},
+    {"zb-h1", zero_bubble, 1, false, [](double ranks) { return ranks; }},
+    {"zb-2p", zero_bubble, 1, false, [](double ranks) { return 2 * ranks - 1; }},
+    {"zb-v", v_shape, 2, false, [](double ranks) { return ranks; }},
+    {"v-half", v_shape, 2, false, [](double ranks) { return ranks / 2 + 1; }},
+    {"v-min", v_shape, 2, false, [](double ranks) { return ranks / 3 + 2; }},
+    {"forward", unnamed<forward_only>, 1, true, nullptr},
 };
 
 const Generator& find(std::string_view name) {
@@ -78,14 +78,15 @@ Schedule frame(std::string_view name, const Request& request) {
   return schedule;
 }
 
-int chunk_memory(const Schedule& schedule, double memory) {
+int chunk_memory(const Schedule& schedule, const Request& request) {
+  const double memory = request.memory.value_or(own_memory(schedule.name, schedule.ranks));
   const double chunks = memory * schedule.chunks / schedule.ranks;
   if (!(memory >= 1) || chunks > 1e9)
     throw base::ConfigError(
         fmt::format("schedule {}: a memory limit of {:g} activations of a whole stage; it must be "
                     "at least 1, or no micro-batch can pass",
                     schedule.name, memory));
-  return static_cast<int>(std::floor(chunks + 1e-9));
+  return static_cast<int>(std::floor(chunks + 1e-9));  // a third of three is one
 }
 
 Schedule gpipe(const Request& request) {
@@ -193,7 +194,14 @@ bool takes_chunks(std::string_view name, int chunks_per_rank) {
 }
 
 bool takes_memory(std::string_view name) {
-  return find(name).memory;
+  return find(name).memory != nullptr;
+}
+
+double own_memory(std::string_view name, int ranks) {
+  const Generator& generator = find(name);
+  if (!generator.memory)
+    throw base::ConfigError(fmt::format("schedule {} takes no memory limit", name));
+  return generator.memory(ranks);
 }
 
 }  // namespace trireme::schedule

@@ -52,5 +52,7 @@ std::vector<std::string_view> names();
 bool takes_chunks(std::string_view name, int chunks_per_rank = 2);
 /// Does the named schedule take a memory limit?
 bool takes_memory(std::string_view name);
+/// The limit where none is asked for, in activations of whole stages; ConfigError where it takes none.
+double own_memory(std::string_view name, int ranks);
 
 }  // namespace trireme::schedule

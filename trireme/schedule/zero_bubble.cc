@@ -134,8 +134,7 @@ std::vector<Schedule> blocks_within(const Schedule& empty, int memory) {
 Schedule zero_bubble(std::string_view name, const Request& request) {
   const Schedule empty = frame(name, request);
   const int ranks = request.ranks;
-  const int memory =
-      chunk_memory(empty, request.memory.value_or(name == "zb-2p" ? 2 * ranks - 1 : ranks));
+  const int memory = chunk_memory(empty, request);
   const Goal goal = name == "zb-2p" ? Goal::own_bubble : Goal::makespan;
   // More in flight than there is time to hide only delays the first backward.
   std::vector<Schedule> orders = {one_f_one_b_within(empty, memory)};
@@ -146,9 +145,7 @@ Schedule zero_bubble(std::string_view name, const Request& request) {
 
 Schedule v_shape(std::string_view name, const Request& request) {
   const Schedule empty = frame(name, request);
-  const double ranks = request.ranks;
-  const double own = name == "v-min" ? ranks / 3 + 2 : name == "v-half" ? ranks / 2 + 1 : ranks;
-  const int memory = chunk_memory(empty, request.memory.value_or(own));
+  const int memory = chunk_memory(empty, request);
   return best_split(blocks_within(empty, memory), request, request.goal.value_or(Goal::own_bubble),
                     memory);
 }

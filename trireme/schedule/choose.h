@@ -1,0 +1,64 @@
+#pragma once
+// choose: all schedules side by side under given costs, and the fastest one that fits into memory. Pure and
+// deterministic: ranks that ask the same question get the same answer, so they agree without a word.
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/schedule/generators.h"
+#include "trireme/schedule/simulate.h"
+
+namespace trireme::schedule {
+
+struct Question {
+  int ranks = 1, micro_batches = 1;
+  /// The costs where the model is cut into that many chunks. What it throws as a ConfigError (fewer layers than chunks)
+  /// rules the candidates with that many out.
+  std::function<Costs(int chunks)> costs = {};
+  /// Numbers of chunks a rank to try where a schedule leaves the choice.
+  std::vector<int> chunks_per_rank = {2, 4};
+  /// What a rank's activations may take, in the unit of the costs (see Costs::chunks). The zero-bubble schedules are
+  /// planned to stay below it.
+  double memory = std::numeric_limits<double>::infinity();
+  int64_t search = 20'000'000;  // for each candidate; see Request::search
+};
+
+struct Candidate {
+  std::string name;
+  int chunks_per_rank = 1;
+  Schedule schedule = {};
+  Simulation simulation = {};  // without its timeline
+  double peak = 0;             // the largest of the ranks' peak activations
+  int64_t messages = 0;        // between ranks in one step, both ways
+  std::string why_not = {};    // why it fell out; empty where it may run
+};
+
+struct Choice {
+  std::vector<Candidate> candidates;  // in the order of names()
+  int best = -1;                      // index; -1 where none may run
+};
+
+/// Trains with: every schedule but forward-only. A later candidate is better only where its step is at least 0.1 %
+/// shorter: the plainer one wins a draw.
+Choice choose(const Question& question);
+/// One table row's figures for any schedule.
+Candidate candidate_of(Schedule schedule, const Costs& costs);
+
+/// A table; the chosen one is marked, those that fell out say why.
+std::string to_text(const Choice& choice);
+/// [{"schedule", "chunks", "makespan", "bubble", "bubble_own", "peak_activations", "messages", "chosen", "why_not"}].
+base::Json to_json(const Choice& choice);
+
+/// A model's costs layer by layer (embedding, blocks, head), as measured or planned.
+struct Profile {
+  std::vector<ChunkCosts> layers;
+  double comm = 0;  // of one message
+};
+/// The costs of chunks that hold that many layers each, in chain order; ConfigError where they hold another number than
+/// there are.
+Costs cut(const Profile& profile, const std::vector<int>& layers_per_chunk);
+
+}  // namespace trireme::schedule
