@@ -38,7 +38,7 @@ def test_balance_by_cost_and_recompute(tiny, expected, tmp_path):
 
 def test_measured_timeline(tiny, tmp_path):
     _, said = run(tiny, tmp_path, "train.dist.schedule=zb-h1", "train.trace.steps=[2]")
-    assert "measured bubble" in said and "simulated bubble" in said
+    assert "measured" in said and "simulated" in said
     folder = tmp_path / "trace"
     assert sorted(f.name for f in folder.iterdir()) == [f"step_00000002.{end}" for end in ("json", "svg", "trace.json", "txt")]
     events = json.loads((folder / "step_00000002.trace.json").read_text())["traceEvents"]
@@ -54,7 +54,7 @@ def test_own_schedule(tiny, expected, tmp_path):
     assert apart(got, expected) < 1e-5
     done = train(tiny, tmp_path / "other", *PIPELINE, "train.num_accumulation_steps=3",
                  f"train.dist.schedule_file={own}", code=2)
-    assert "is a schedule of 4 micro-batches, but a step has 3" in done.stderr
+    assert "is a schedule of 4" in done.stderr and "but a step has 3" in done.stderr
 
 
 def test_auto_is_kept_by_a_resumed_run(tiny, expected, tmp_path):

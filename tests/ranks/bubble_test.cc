@@ -11,7 +11,6 @@
 #include "trireme/layout/stage_manager.h"
 #include "trireme/pipeline/executor.h"
 #include "trireme/schedule/generators.h"
-#include "trireme/schedule/measured.h"
 
 namespace trireme::pipeline {
 namespace {
@@ -74,7 +73,7 @@ schedule::Simulation run_once(const schedule::Schedule& schedule) {
     for (const schedule::Span& span : result.executed)
       if (schedule::is_compute(span.action.op)) timeline[world.rank()].push_back(span);
   });
-  return schedule::measured(schedule, std::move(timeline));
+  return schedule::summarize(schedule, std::move(timeline), {});
 }
 
 TEST(Bubble, MeasuredEqualsSimulated) {

@@ -1,5 +1,6 @@
 #include "trireme/train/trace.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 
@@ -9,7 +10,45 @@
 
 namespace trireme::train {
 
+using schedule::Op;
 using schedule::Span;
+
+namespace {
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// The median times of each chunk's actions; of a full backward each kind takes half.
+schedule::Costs measured_costs(const schedule::Schedule& schedule, const schedule::Simulation& measured) {
+  struct Times {
+    std::vector<double> f, b, i, w;
+  };
+  std::vector<Times> times(schedule.chunks);
+  for (const auto& row : measured.timeline)
+    for (const Span& span : row) {
+      Times& of = times[span.action.chunk];
+      auto& kind = span.action.op == Op::F   ? of.f
+                   : span.action.op == Op::B ? of.b
+                   : span.action.op == Op::I ? of.i
+                                             : of.w;
+      kind.push_back(span.end - span.begin);
+    }
+  schedule::Costs costs;
+  for (const Times& of : times) {
+    const double half = median(of.b) / 2;
+    costs.chunks.push_back({.f = median(of.f),
+                            .i = of.i.empty() ? half : median(of.i),
+                            .w = of.w.empty() ? half : median(of.w),
+                            .activation = static_cast<double>(schedule.ranks) / schedule.chunks});
+  }
+  return costs;
+}
+
+}  // namespace
 
 schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
                                      const pipeline::StepResult& result,
@@ -36,7 +75,7 @@ schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
           {{static_cast<schedule::Op>(at[0]), static_cast<int>(at[1]), static_cast<int>(at[2])},
            at[3],
            at[4]});
-  return schedule::measured(schedule, std::move(timeline));
+  return schedule::summarize(schedule, std::move(timeline), {});
 }
 
 std::string write_trace(const std::string& folder, int64_t step, const schedule::Schedule& schedule,
@@ -46,10 +85,10 @@ std::string write_trace(const std::string& folder, int64_t step, const schedule:
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw base::IoError(folder, error.value(), "making the folder of traces");
-  const schedule::Costs costs = schedule::measured_costs(schedule, measured);
+  const schedule::Costs costs = measured_costs(schedule, measured);
   const std::string text =
       fmt::format("step {}, schedule {}, milliseconds\n{}", step, schedule.name,
-                  schedule::compare(measured, schedule::simulate(schedule, costs)));
+                  schedule::draw_measured(measured, schedule::simulate(schedule, costs)));
   const std::string base = fmt::format("{}/step_{:08}", folder, step);
   base::write_file_atomic(base + ".svg", schedule::draw_svg(schedule, measured));
   base::write_file_atomic(base + ".trace.json", schedule::chrome_trace(schedule, measured).dump());

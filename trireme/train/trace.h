@@ -5,7 +5,7 @@
 
 #include "trireme/dist/world.h"
 #include "trireme/pipeline/executor.h"
-#include "trireme/schedule/measured.h"
+#include "trireme/schedule/simulate.h"
 
 namespace trireme::train {
 
