@@ -1,19 +1,16 @@
 // Files that nobody can trust: tokenizer.json with every kind of stage under random damage.
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/text/tokenizer.h"
 
 namespace trireme::text {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kAdded = R"("added_tokens":[
   {"id":0,"content":"[UNK]","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true},
@@ -56,10 +53,8 @@ constexpr const char* kModels[] = {
       "vocab":[["[UNK]",0.0],["[CLS]",0.0],["a",-1.5],["b",-2.25],["ab",-2.5],["<0x62>",-9.0]]})"};
 
 TEST(DamagedTokenizers, AreRefusedOrWorkButNeverCrash) {
-  const fs::path folder =
-      fs::path(::testing::TempDir()) / ("damage_" + std::to_string(::getpid()));
-  fs::create_directories(folder);
-  const std::string path = (folder / "tokenizer.json").string();
+  test::TemporaryFolder folder;
+  const std::string path = folder / "tokenizer.json";
   const std::string texts[] = {"ab a9b \xC3\xA9[CLS] \xFFo_x", "", "\n\t ", "aabbcc o1 2 \xE4\xB8\xAD"};
   std::mt19937 random(7);
   int loaded = 0, refused = 0;
@@ -105,7 +100,6 @@ TEST(DamagedTokenizers, AreRefusedOrWorkButNeverCrash) {
   }
   EXPECT_GT(loaded, 300);
   EXPECT_GT(refused, 1000);
-  fs::remove_all(folder);
 }
 
 }  // namespace

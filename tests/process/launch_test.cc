@@ -12,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 
 namespace trireme::comm {
@@ -79,19 +80,11 @@ std::string sorted_lines(const std::string& text) {
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-/// A folder of the test, removed at its end.
-struct Folder {
-  Folder()
-      : path(std::filesystem::temp_directory_path() / fmt::format("launch_test_{}", ::getpid())) {
-    std::filesystem::create_directories(path);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
+using Folder = test::TemporaryFolder;
 
 void await_files(const Folder& folder, size_t count) {
   auto files = [&] {
-    std::filesystem::directory_iterator entries(folder.path);
+    std::filesystem::directory_iterator entries(folder.path());
     return std::distance(begin(entries), end(entries));
   };
   for (int i = 0; i < 1000 && files() < static_cast<ptrdiff_t>(count); ++i)
@@ -100,7 +93,7 @@ void await_files(const Folder& folder, size_t count) {
 
 std::vector<pid_t> processes_in(const Folder& folder) {
   std::vector<pid_t> ids;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     pid_t id = 0;
     std::ifstream(entry.path()) >> id;
     ids.push_back(id);
@@ -184,7 +177,7 @@ TEST(Launch, ACauseHidesTheLossesThatItLedTo) {
 TEST(Launch, ATerminatedLauncherTakesItsRanksWithIt) {
   Folder folder;
   Result result =
-      launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path.string()),
+      launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path().string()),
              [&](pid_t launcher) {
                await_files(folder, 3);
                ::kill(launcher, SIGTERM);  // as `timeout` does
@@ -208,7 +201,7 @@ TEST(Launch, SignalsReachAllRanks) {
     Result result = launch({.nproc = 2},
                            fmt::format("trap 'echo saved; exit 0' TERM INT; echo $$ > {}/{}-$RANK; "
                                        "while :; do sleep 0.05; done",
-                                       folder.path.string(), signal),
+                                       folder.path().string(), signal),
                            [&](pid_t launcher) {
                              await_files(folder, signal == SIGTERM ? 2 : 4);
                              std::this_thread::sleep_for(100ms);
@@ -222,7 +215,7 @@ TEST(Launch, SignalsReachAllRanks) {
 TEST(Launch, RanksDoNotOutliveAKilledLauncher) {
   Folder folder;
   Result result =
-      launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path.string()),
+      launch({.nproc = 3}, fmt::format("echo $$ > {}/$RANK; exec sleep 100", folder.path().string()),
              [&](pid_t launcher) {
                await_files(folder, 3);
                std::this_thread::sleep_for(100ms);
