@@ -36,6 +36,11 @@ def test_balance_by_cost_and_recompute(tiny, expected, tmp_path):
     assert apart(got, expected) < 1e-5
 
 
+def test_own_layer_counts_of_virtual_stages(tiny, expected, tmp_path):
+    got, _ = run(tiny, tmp_path, "train.dist.schedule=interleaved", "train.dist.custom_pipeline_stage_id=[0, 1, 2, 3]")
+    assert apart(got, expected) < 1e-5
+
+
 def test_measured_timeline(tiny, tmp_path):
     _, said = run(tiny, tmp_path, "train.dist.schedule=zb-h1", "train.trace.steps=[2]")
     assert "measured" in said and "simulated" in said
