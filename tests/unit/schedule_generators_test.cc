@@ -151,7 +151,7 @@ TEST(Generators, ZeroBubblesKeepTheirPromises) {
       EXPECT_LE(peak(twice), 2 * p - 1);
       EXPECT_LE(peak(v), p);
       EXPECT_LE(peak(half), p / 2.0 + 1);
-      EXPECT_LE(peak(min), p / 3.0 + 2);
+      EXPECT_LE(peak(min), (p + 4) / 3.0 + 1e-12);
       if (m >= p) {
         EXPECT_NEAR(h1.bubble, (p - 1.0) / (3 * m + p - 1), 1e-12);
       }

@@ -8,8 +8,8 @@
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
+#include "trireme/schedule/choose.h"
 #include "trireme/schedule/draw.h"
-#include "trireme/schedule/generators.h"
 
 namespace trireme::tools {
 
@@ -35,61 +35,43 @@ Costs costs_of(const Options& options) {
   return {c[0], c[1], c[2], c[3]};
 }
 
-void show(const Schedule& schedule, const Options& options) {
-  const Costs costs = costs_of(options);
-  const Simulation simulation = simulate(schedule, costs);
-  if (options.format == "json")
-    print(to_json(schedule, costs, simulation).dump() + "\n");
-  else if (options.format == "trace")
-    print(chrome_trace(schedule, simulation).dump() + "\n");
-  else if (options.format == "svg")
-    print(draw_svg(schedule, simulation));
-  else
-    print(draw_text(schedule, simulation));
+Schedule own(const Options& options) {
+  Schedule schedule = parse(base::read_file(options.file), options.file);
+  check(schedule);
+  return schedule;
 }
 
-/// Messages that cross between ranks, both ways.
-int64_t messages(const Schedule& schedule) {
-  int64_t sent = 0;
-  for (const auto& row : with_communication(schedule).program)
-    sent += std::ranges::count_if(
-        row, [](const Action& a) { return a.op == Op::SendF || a.op == Op::SendB; });
-  return sent;
-}
-
-/// Every schedule side by side; those with one chunk a stage are shown with one.
+/// Every schedule side by side, and the user's own one where it is given.
 void compare(const Options& options) {
-  const Costs costs = costs_of(options);
-  base::Json all = base::Json::array();
-  std::string table =
-      fmt::format("{:<12} {:>6} {:>10} {:>8} {:>11} {:>16} {:>9}\n", "schedule", "chunks",
-                  "makespan", "bubble", "own bubble", "peak activations", "messages");
-  for (std::string_view name : names()) {
-    Request request = options.request;
-    if (request.chunks_per_rank && !takes_chunks(name, *request.chunks_per_rank))
-      request.chunks_per_rank.reset();
-    const Schedule schedule = generate(name, request);
-    const Simulation s = simulate(schedule, costs);
-    all.push_back(to_json(schedule, costs, s));
-    all.back().erase("program");
-    all.back()["messages"] = messages(schedule);
-    table += fmt::format("{:<12} {:>6} {:>10g} {:>6.1f} % {:>9.1f} % {:>16g} {:>9}\n", name,
-                         schedule.chunks / schedule.ranks, s.makespan, 100 * s.bubble, 100 * s.bubble_own,
-                         std::ranges::max(s.peak_activations), messages(schedule));
-  }
-  print(options.format == "json" ? all.dump() + "\n" : table);
+  const Costs costs = options.request.costs;
+  Question question{.ranks = options.request.ranks, .micro_batches = options.request.micro_batches};
+  question.costs = [&](int) { return costs; };
+  question.chunks_per_rank = {options.request.chunks_per_rank.value_or(2)};
+  if (options.request.memory) question.memory = *options.request.memory;
+  Choice choice = choose(question);
+  choice.candidates.push_back(
+      candidate_of(forward_only({question.ranks, question.micro_batches}), costs));
+  if (!options.file.empty()) choice.candidates.push_back(candidate_of(own(options), costs));
+  if (options.format != "json") return print(to_text(choice));
+  base::Json rows = to_json(choice);
+  for (base::Json& row : rows)
+    row["costs"] = {{"f", costs.f}, {"i", costs.i}, {"w", costs.w}, {"comm", costs.comm}};
+  print(rows.dump() + "\n");
 }
 
 void run(Options options) {
   if (options.json) options.format = "json";
   options.request.costs = costs_of(options);
   if (options.compare) return compare(options);
-  const bool own = !options.file.empty();
-  const Schedule schedule = own ? parse(base::read_file(options.file), options.file)
-                                : generate(options.name, options.request);
-  check(schedule);
-  if (own && options.format == "text") print(options.file + ": a valid schedule\n");
-  show(schedule, options);
+  const Costs& costs = options.request.costs;
+  if (options.file.empty()) {
+    const Schedule schedule = generate(options.name, options.request);
+    check(schedule);
+    return print(draw(options.format, schedule, costs, simulate(schedule, costs)));
+  }
+  const Schedule schedule = own(options);
+  if (options.format == "text") print(options.file + ": a valid schedule\n");
+  print(draw(options.format, schedule, costs, simulate(schedule, costs)));
 }
 
 }  // namespace
@@ -115,7 +97,11 @@ void add_pipeline(CLI::App& program) {
       ->capture_default_str();
   app->add_flag("--json", options->json, "same as --format json");
   app->add_option("--check", options->file, "checks and shows the schedule in a file of your own");
-  app->add_flag("--compare", options->compare, "a table of all schedules");
+  app->add_option("--memory", options->request.memory,
+                  "activations that a rank may hold, counted in whole stages: what the zero-bubble "
+                  "schedules are planned with, and the limit of --compare");
+  app->add_flag("--compare", options->compare,
+                "a table of all schedules, and of the one in --check");
   app->callback([options] { run(*options); });
 }
 

@@ -34,7 +34,7 @@ constexpr Generator kGenerators[] = {
     {"zb-2p", zero_bubble, 1, false, [](double ranks) { return 2 * ranks - 1; }},
     {"zb-v", v_shape, 2, false, [](double ranks) { return ranks; }},
     {"v-half", v_shape, 2, false, [](double ranks) { return ranks / 2 + 1; }},
-    {"v-min", v_shape, 2, false, [](double ranks) { return ranks / 3 + 2; }},
+    {"v-min", v_shape, 2, false, [](double ranks) { return (ranks + 4) / 3; }},
     {"forward", unnamed<forward_only>, 1, true, nullptr},
 };
 

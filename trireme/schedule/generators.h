@@ -36,7 +36,7 @@ Schedule interleaved(const Request& request);
 /// (ZB-H1: S) or twice as much (ZB-2p: 2 S - 1). They differ in nothing but this default; `memory` may be any from 1.
 Schedule zero_bubble(std::string_view name, const Request& request);
 /// Two chunks a rank in a V, from building blocks (Qi et al., Pipeline Parallelism with Controllable Memory, 2024):
-/// ZB-V holds S whole stages, V-Half S / 2 + 1, V-Min S / 3 + 2; `memory` may be any from 1.
+/// ZB-V holds S whole stages, V-Half S / 2 + 1, V-Min (S + 4) / 3; `memory` may be any from 1.
 Schedule v_shape(std::string_view name, const Request& request);
 /// Forwards only, for evaluation and generation: deeper chunks first. The second one runs on the model of any schedule,
 /// whatever its chunks' places.

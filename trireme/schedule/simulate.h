@@ -28,8 +28,8 @@ struct Simulation {
 /// for impossible costs and for a schedule that does not come to its end.
 Simulation simulate(const Schedule& schedule, const Costs& costs);
 
-/// The same figures of a timeline that was measured: per rank what ran, in order, all on one clock that starts with the
-/// step. Transfers in it are left out. `costs` serve for the memory alone.
+/// The figures of a timeline: per rank what ran, in order, all on one clock that starts with the step. Transfers in it
+/// are left out. `costs` serve for the memory alone.
 Simulation summarize(const Schedule& schedule, std::vector<std::vector<Span>> timeline, const Costs& costs);
 
 }  // namespace trireme::schedule
