@@ -139,6 +139,17 @@ def test_refusals(gpt2, tmp_path):
     (tmp_path / "moved/config.json").write_text((folder / "one/config.json").read_text())
     said = json.loads(trireme("ckpt", "diff", folder / "one", tmp_path / "moved", "--json", code=1).stdout)
     assert not said["equal"] and said["max_abs"] == 0.5 and [t["name"] for t in said["tensors"]] == ["transformer.ln_f.bias"]
+    typed = json.loads((folder / "one/config.json").read_text()) | {"tie_word_embeddings": "yes"}
+    (tmp_path / "moved/config.json").write_text(json.dumps(typed))
+    said = trireme("ckpt", "inspect", tmp_path / "moved", code=2).stderr
+    assert "tie_word_embeddings" in said and "expected true or false" in said
+    (tmp_path / "moved/config.json").write_text(json.dumps(typed)[:-1])
+    said = trireme("ckpt", "inspect", tmp_path / "moved", code=2).stderr
+    assert "moved/config.json:1:" in said and "json.exception" not in said
+    (tmp_path / "moved/config.json").write_text(json.dumps(typed | {"tie_word_embeddings": True}))
+    (tmp_path / "moved/model.safetensors").unlink()
+    said = trireme("ckpt", "inspect", tmp_path / "moved", code=2).stderr
+    assert "neither model.safetensors nor model.safetensors.index.json" in said and "ckpt convert" in said
     part = split / "model_rank_00000.safetensors"
     content = bytearray(part.read_bytes())
     content[-5] ^= 4

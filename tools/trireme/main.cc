@@ -10,6 +10,7 @@
 #include "tools/trireme/subcommands.h"
 #include "tools/trireme/usage.h"
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/comm/launch.h"
 #include "trireme/kernels/allocator.h"
 
@@ -65,6 +66,9 @@ int main(int argc, char** argv) {
   } catch (const trireme::base::Error& e) {
     tell(e.what());
     return e.exit_code();
+  } catch (const nlohmann::json::exception& e) {
+    tell(fmt::format("a JSON file does not hold what it should: {}", trireme::base::message_of(e)));
+    return 2;
   } catch (const std::bad_alloc&) {
     tell("out of memory");
     return 1;

@@ -50,7 +50,12 @@ std::optional<std::string> model_name(const base::Json& config, const std::strin
 }
 
 std::string tied_to(const base::Json& config, const std::string& name) {
-  bool tied = config.value("tie_word_embeddings", true);
+  base::Json tied_value = config.value("tie_word_embeddings", base::Json(true));
+  if (!tied_value.is_boolean()) {
+    throw base::FormatError(fmt::format(
+        "config.json: \"tie_word_embeddings\" is {}; expected true or false", tied_value.dump()));
+  }
+  bool tied = tied_value.get<bool>();
   return is_gpt2(config) && tied && name == "lm_head.weight" ? "transformer.wte.weight" : "";
 }
 
