@@ -269,8 +269,7 @@ def test_program(tmp_path, gpt2):
             (["encode", "--tokenizer", tmp_path, "--text", "a"], b"no tokenizer here"),
             (["decode", "--tokenizer", GPT2, "50257"], b"50257"),
             (["decode", "--tokenizer", GPT2, "x"], b"\"x\""),
-            (["train", "--vocab-size", "256", "--out", out, str(lines)], b"at least 257"),
-            (["train", "--type", "unigram", "--vocab-size", "300", "--out", out, str(lines)], b"unigram")):
+            (["train", "--vocab-size", "256", "--out", out, str(lines)], b"at least 257")):
         done = program(*arguments)
         assert done.returncode == 2 and message in done.stderr, done.stderr
     for arguments in (["train", "--vocab-size", "300", "--out", out, tmp_path / "absent"],
