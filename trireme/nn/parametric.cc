@@ -32,14 +32,6 @@ at::Tensor rows_of(const at::Tensor& t) {
   return t.detach().reshape({-1, t.size(-1)});
 }
 
-// Rows begin at cache lines, also where a vocabulary's size is odd: a product writes such rows a
-// sixth faster.
-at::Tensor empty_rows(int64_t rows, int64_t columns, const at::TensorOptions& options) {
-  const auto line = static_cast<int64_t>(64 / options.dtype().itemsize());
-  if (columns % line == 0 || columns < 16 * line) return at::empty({rows, columns}, options);
-  return at::empty({rows, (columns + line - 1) / line * line}, options).narrow(1, 0, columns);
-}
-
 // The first contribution of a step replaces the gradient, the others are added: nobody fills large
 // buffers with zeros, and the first product need not read them.
 void add(Param* param, const at::Tensor& contribution) {
@@ -67,8 +59,7 @@ struct Linear : torch::autograd::Function<Linear> {
     ctx->set_materialize_grads(false);
     at::Tensor rows = x.reshape({-1, x.size(-1)});
     at::Tensor w = orientation == Orientation::in_out ? weight->data : weight->data.t();
-    at::Tensor out = empty_rows(rows.size(0), w.size(1), rows.options());
-    bias ? at::addmm_out(out, bias->data, rows, w) : at::mm_out(out, rows, w);
+    at::Tensor out = bias ? at::addmm(bias->data, rows, w) : at::mm(rows, w);
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = w.size(1);
     return out.view(shape);

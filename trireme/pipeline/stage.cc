@@ -102,7 +102,8 @@ nn::State Stage::loss_gradients(int chunk, int micro_batch, double weight) {
   Slot& slot = this->slot(chunk, micro_batch);
   nn::State gradients;
   if (slot.loss.requires_grad()) {
-    // Leaves would copy a gradient whose rows are padded, as those of logits are.
+    // The graph hands gradients on as they are; a leaf might copy what may be as large as all
+    // logits.
     std::vector<std::string> names;
     std::vector<at::Tensor> leaves;
     for (const auto& [name, leaf] : slot.loss_in.tensors())
