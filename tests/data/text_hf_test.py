@@ -272,7 +272,8 @@ def test_program(tmp_path, gpt2):
             (["train", "--vocab-size", "256", "--out", out, str(lines)], b"at least 257")):
         done = program(*arguments)
         assert done.returncode == 2 and message in done.stderr, done.stderr
-    for arguments in (["train", "--vocab-size", "300", "--out", out, tmp_path / "absent"],
-                      ["encode", "--tokenizer", tmp_path / "absent", "--text", "a"]):
+    for arguments, code, message in (
+            (["train", "--vocab-size", "300", "--out", out, tmp_path / "absent"], 4, b"absent"),
+            (["encode", "--tokenizer", tmp_path / "absent", "--text", "a"], 2, b"absent: there is no such file or folder")):
         done = program(*arguments)
-        assert done.returncode == 4 and b"absent" in done.stderr, done.stderr
+        assert done.returncode == code and message in done.stderr, done.stderr
