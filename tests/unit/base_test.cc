@@ -1,8 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/base/hash.h"
+#include "trireme/base/io.h"
 #include "trireme/base/json.h"
+#include "trireme/base/median.h"
 #include "trireme/base/philox.h"
 #include "trireme/base/threads.h"
 
@@ -22,6 +28,27 @@ TEST(Philox, KnownAnswers) {
             (std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox(0x299f31d0a4093822, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
             (std::array<uint32_t, 4>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Hash, AsText) {
+  for (uint64_t hash : {uint64_t{0}, uint64_t{0xABC}, ~uint64_t{0}}) EXPECT_EQ(hash_from_text(hash_to_text(hash)), hash);
+  EXPECT_EQ(hash_to_text(0xABC), "0000000000000abc");
+  for (const char* text : {"", "12 ", "12x", "11112222333344445"}) EXPECT_THROW(hash_from_text(text), FormatError) << text;
+}
+
+TEST(Folders, AreMadeWithThoseAbove) {
+  test::TemporaryFolder folder;
+  make_folders(folder / "a/b");
+  make_folders(folder / "a/b");
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b"));
+  write_file_atomic(folder / "file", "");
+  EXPECT_THROW(make_folders(folder / "file/c"), IoError);
+}
+
+TEST(Median, OfOddEvenAndNone) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 3, 2}), 3);
+  EXPECT_EQ(median({}), 0);
 }
 
 TEST(ParallelFor, RethrowsTheErrorOfTheLowestIndex) {

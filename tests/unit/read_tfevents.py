@@ -1,5 +1,8 @@
 """Reads an event file with a decoder of its own: prints [step, tag, value] of every scalar as JSON lines."""
-import json, struct, sys
+import json, pathlib, struct, sys
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "support"))
+from protobuf_fields import fields
 
 
 def crc32c(data):
@@ -14,32 +17,6 @@ def crc32c(data):
 def masked(data):
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def fields(data):
-    """Yields (field number, value) of a protobuf message."""
-    at = 0
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = varint()
-        if key & 7 == 0:
-            yield key >> 3, varint()
-            continue
-        size = {1: 8, 5: 4}.get(key & 7) or varint()
-        yield key >> 3, data[at : at + size]
-        at += size
-        assert at <= len(data)
 
 
 data = open(sys.argv[1], "rb").read()

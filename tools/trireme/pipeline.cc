@@ -64,13 +64,10 @@ void run(Options options) {
   options.request.costs = costs_of(options);
   if (options.compare) return compare(options);
   const Costs& costs = options.request.costs;
-  if (options.file.empty()) {
-    const Schedule schedule = generate(options.name, options.request);
-    check(schedule);
-    return print(draw(options.format, schedule, costs, simulate(schedule, costs)));
-  }
-  const Schedule schedule = own(options);
-  if (options.format == "text") print(options.file + ": a valid schedule\n");
+  const bool given = !options.file.empty();
+  const Schedule schedule = given ? own(options) : generate(options.name, options.request);
+  if (!given) check(schedule);
+  if (given && options.format == "text") print(options.file + ": a valid schedule\n");
   print(draw(options.format, schedule, costs, simulate(schedule, costs)));
 }
 

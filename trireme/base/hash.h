@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace trireme::base {
@@ -14,5 +15,9 @@ inline uint64_t hash_text(std::string_view text, uint64_t seed = 0) {
 }
 /// Mixes a value into a running hash.
 uint64_t hash_combine(uint64_t hash, uint64_t value);
+
+/// A hash as files hold it, in 16 hexadecimal digits; and back, FormatError where there is anything else.
+std::string hash_to_text(uint64_t hash);
+uint64_t hash_from_text(const std::string& text);
 
 }  // namespace trireme::base

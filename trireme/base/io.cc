@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -60,6 +61,12 @@ std::string read_file(const std::string& path) {
     if (n == 0) return content;
     content.append(chunk.data(), static_cast<size_t>(n));
   }
+}
+
+void make_folders(const std::string& path, const std::string& doing) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw IoError(path, error.value(), doing);
 }
 
 void sync_directory(const std::string& path) {

@@ -15,6 +15,9 @@ std::string read_file(const std::string& path);
 /// Writes beside the target, fsyncs, then renames: readers see the old content or the new, never a part.
 void write_file_atomic(const std::string& path, std::string_view content);
 
+/// Makes a folder and those above it, where they are not there; `doing` is the error's word for it.
+void make_folders(const std::string& path, const std::string& doing = "creating the folder");
+
 /// Makes a directory's entries durable.
 void sync_directory(const std::string& path);
 

@@ -61,9 +61,7 @@ std::string step_folder(int64_t step) {
 std::string begin_folder(const std::string& target) {
   fs::path temporary = temporary_of(target);
   remove_tree(temporary);
-  std::error_code error;
-  fs::create_directories(temporary, error);
-  if (error) throw IoError(temporary.string(), error.value(), "creating the folder");
+  base::make_folders(temporary.string());
   return temporary.string();
 }
 

@@ -1,7 +1,6 @@
 #include "trireme/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include "trireme/base/error.h"
@@ -16,19 +15,6 @@ using base::Json;
 
 constexpr const char* kFormat = "trireme checkpoint";
 constexpr int kVersion = 1;
-
-std::string hex(uint64_t value) {
-  return fmt::format("{:016x}", value);
-}
-
-uint64_t from_hex(const std::string& text) {
-  uint64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw FormatError(fmt::format("\"{}\" is no hexadecimal checksum", text));
-  }
-  return value;
-}
 
 Json to_json(const layout::ModelDescription& description) {
   Json layers = Json::array(), parameters = Json::array();
@@ -84,10 +70,10 @@ std::string to_text(const Manifest& manifest) {
   layout::Coord sizes = manifest.mesh.sizes();
   Json checksums = Json::object();
   for (const auto& [file, tensors] : manifest.checksums) {
-    for (const auto& [name, hash] : tensors) checksums[file][name] = hex(hash);
+    for (const auto& [name, hash] : tensors) checksums[file][name] = base::hash_to_text(hash);
   }
   Json companions = Json::object();
-  for (const auto& [file, hash] : manifest.companions) companions[file] = hex(hash);
+  for (const auto& [file, hash] : manifest.companions) companions[file] = base::hash_to_text(hash);
   Json json = {{"format", kFormat},
                {"version", kVersion},
                {"kind", manifest.merged ? "merged" : "split"},
@@ -100,10 +86,10 @@ std::string to_text(const Manifest& manifest) {
                {"model_config", manifest.model_config},
                {"data", manifest.data},
                {"model", to_json(manifest.description)},
-               {"index_checksum", hex(manifest.index_checksum)},
+               {"index_checksum", base::hash_to_text(manifest.index_checksum)},
                {"companions", std::move(companions)},
                {"checksums", std::move(checksums)}};
-  json["checksum"] = hex(base::hash_text(json.dump()));
+  json["checksum"] = base::hash_to_text(base::hash_text(json.dump()));
   return json.dump(1) + "\n";
 }
 
@@ -120,7 +106,7 @@ Manifest read_manifest(const std::string& path) {
   try {
     std::string checksum = json.at("checksum");
     json.erase("checksum");
-    if (hex(base::hash_text(json.dump())) != checksum) {
+    if (base::hash_to_text(base::hash_text(json.dump())) != checksum) {
       throw FormatError(
           "its content does not match its checksum: the file was damaged or edited; use another "
           "checkpoint");
@@ -138,12 +124,12 @@ Manifest read_manifest(const std::string& path) {
     manifest.model_config = json.at("model_config");
     manifest.data = json.value("data", Json());
     manifest.description = description_from(json.at("model"));
-    manifest.index_checksum = from_hex(json.at("index_checksum"));
+    manifest.index_checksum = base::hash_from_text(json.at("index_checksum"));
     const Json companions = json.value("companions", Json::object());
-    for (const auto& [file, hash] : companions.items()) manifest.companions[file] = from_hex(hash);
+    for (const auto& [file, hash] : companions.items()) manifest.companions[file] = base::hash_from_text(hash);
     for (const auto& [file, tensors] : json.at("checksums").items()) {
       for (const auto& [name, hash] : tensors.items())
-        manifest.checksums[file][name] = from_hex(hash);
+        manifest.checksums[file][name] = base::hash_from_text(hash);
     }
     return manifest;
   } catch (const nlohmann::json::exception& e) {

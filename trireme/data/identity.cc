@@ -1,6 +1,7 @@
 #include "trireme/data/identity.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/hash.h"
 
 namespace trireme::data {
 
@@ -11,7 +12,7 @@ base::Json to_json(const Identity& identity) {
                        {"weight", source.weight},
                        {"documents", source.documents},
                        {"tokens", source.tokens},
-                       {"fingerprint", fmt::format("{:016x}", source.fingerprint)}});
+                       {"fingerprint", base::hash_to_text(source.fingerprint)}});
   }
   return {{"seq_length", identity.seq_length}, {"sources", sources}};
 }
@@ -25,15 +26,12 @@ Identity identity_from(const base::Json& json) {
            .weight = source.at("weight"),
            .documents = source.at("documents"),
            .tokens = source.at("tokens"),
-           .fingerprint = std::stoull(source.at("fingerprint").get<std::string>(), nullptr, 16)});
+           .fingerprint = base::hash_from_text(source.at("fingerprint"))});
     }
     return identity;
   } catch (const nlohmann::json::exception& e) {
     throw base::FormatError(
         fmt::format("the identity of the training data: {}", base::message_of(e)));
-  } catch (const std::logic_error&) {
-    throw base::FormatError(
-        "the identity of the training data: a fingerprint is no hexadecimal number");
   }
 }
 

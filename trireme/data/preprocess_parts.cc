@@ -46,9 +46,7 @@ PreprocessState from_json(const Json& j) {
 
 PreprocessParts::PreprocessParts(const std::string& prefix, const Json& job, bool with_skipped)
     : folder_(prefix + ".parts") {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error) throw base::IoError(folder_, error.value(), "creating");
+  base::make_folders(folder_, "creating");
   const std::string lock = folder_ + "/lock";
   lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0) throw base::IoError(lock, errno, "creating");

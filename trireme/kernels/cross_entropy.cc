@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/floating.h"
 #include "trireme/kernels/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -36,9 +37,6 @@ namespace trireme::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kBlock = 1024;  // values worked on at a time, in the first-level cache
-
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // Values as the type of the arithmetic, filled up to whole vectors by -infinity, whose exp is 0.
 // Returns how many that are.
@@ -148,9 +146,8 @@ namespace {
 
 void check_logits(const at::Tensor& logits) {
   const at::ScalarType type = logits.scalar_type();
-  base::check(
-      type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf,
-      "logits are fp64, fp32, bf16 or fp16, given {}", c10::toString(type));
+  base::check(is_floating(type), "logits are fp64, fp32, bf16 or fp16, given {}",
+              c10::toString(type));
   base::check(logits.dim() == 2 && (logits.stride(1) == 1 || logits.size(1) <= 1),
               "logits are rows of contiguous columns");
 }

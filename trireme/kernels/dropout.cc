@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/floating.h"
 #include "trireme/kernels/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -142,9 +143,8 @@ HWY_EXPORT(drop);
 void dropout(const at::Tensor& x, at::Tensor& out, double p, const MaskCoordinates& where) {
   const at::ScalarType type = x.scalar_type();
   base::check(x.dim() >= 2 && x.dim() <= 4, "dropout takes 2 to 4 dimensions, given {}", x.dim());
-  base::check(
-      type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf,
-      "dropout takes fp64, fp32, bf16 or fp16, given {}", c10::toString(type));
+  base::check(is_floating(type), "dropout takes fp64, fp32, bf16 or fp16, given {}",
+              c10::toString(type));
   base::check(x.is_contiguous() && out.is_contiguous() && out.scalar_type() == type &&
                   out.sizes() == x.sizes(),
               "dropout needs contiguous tensors of one type and shape");

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/floating.h"
 #include "trireme/kernels/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -55,9 +56,6 @@ HWY_INLINE V backward_vector(D d, V x, V gradient) {
   const auto derivative = hn::IfThenZeroElse(vanished, hn::MulAdd(bend, sigmoid, sigmoid));
   return hn::Mul(gradient, derivative);
 }
-
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // Block by block in the type of the arithmetic; `gradient` is null in the forward pass. The last
 // vector is filled up by zeros, so an element's bits do not depend on its place.
@@ -121,9 +119,8 @@ namespace {
 
 at::Tensor run(const at::Tensor& x, const at::Tensor* gradient) {
   const at::ScalarType type = x.scalar_type();
-  base::check(
-      type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf,
-      "gelu takes fp64, fp32, bf16 or fp16, given {}", c10::toString(type));
+  base::check(is_floating(type), "gelu takes fp64, fp32, bf16 or fp16, given {}",
+              c10::toString(type));
   base::check(x.is_contiguous() && (gradient == nullptr ||
                                     (gradient->is_contiguous() && gradient->sizes() == x.sizes() &&
                                      gradient->scalar_type() == type)),

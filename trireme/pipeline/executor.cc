@@ -235,9 +235,9 @@ void Step::forward(const Action& action) {
           name, executor_.trains_ ? tensor.detach().clone() : tensor.detach());
   if (!stepped_) return;
   shared_losses_[micro_batch] = losses_[micro_batch].item<double>();
-  for (int stage = 0; stage < schedule.ranks; ++stage)
-    if (stage != executor_.mesh_.coord.pp)
-      sends_.push_back(executor_.mesh_.pp.isend(&shared_losses_[micro_batch], sizeof(double), stage,
+  for (int peer = 0; peer < schedule.ranks; ++peer)
+    if (peer != executor_.mesh_.coord.pp)
+      sends_.push_back(executor_.mesh_.pp.isend(&shared_losses_[micro_batch], sizeof(double), peer,
                                                 loss_tag(micro_batch)));
 }
 

@@ -31,14 +31,16 @@ struct RunOptions {
   std::span<nn::KvCache> caches = {};  // one for each micro-batch, or none
 };
 
+/// The mean over `weight` counted items; NaN of none.
+inline double mean_loss(double loss_sum, int64_t weight) {
+  return weight > 0 ? loss_sum / static_cast<double>(weight) : std::numeric_limits<double>::quiet_NaN();
+}
+
 struct StepResult {
   double loss_sum = 0;  // over the counted items of the global batch; the same on every rank
   int64_t weight = 0;   // number of counted items of the global batch; with 0 the gradients are
                         // zero: skip the step
-  double loss() const {
-    return weight > 0 ? loss_sum / static_cast<double>(weight)
-                      : std::numeric_limits<double>::quiet_NaN();
-  }
+  double loss() const { return mean_loss(loss_sum, weight); }
   std::vector<nn::State> outputs;        // on the last stage, by micro-batch
   std::vector<schedule::Span> executed;  // seconds since the start of the step
   int64_t peak_live = 0;                 // most chunk activations kept at once
@@ -53,10 +55,7 @@ class MicroBatch {
   double loss_sum() const { return loss_sum_; }
   int64_t weight() const { return weight_; }
   /// Mean over its counted items; NaN where none counts.
-  double loss() const {
-    return weight_ > 0 ? loss_sum_ / static_cast<double>(weight_)
-                       : std::numeric_limits<double>::quiet_NaN();
-  }
+  double loss() const { return mean_loss(loss_sum_, weight_); }
   /// What the last chunk returned; null on other stages, or without RunOptions::outputs.
   const nn::State* outputs() const { return outputs_; }
   /// Lets its backward pass run, with its share of the gradient of the mean over the global batch
@@ -91,8 +90,6 @@ class Executor {
   /// a time.
   Step begin(std::span<const nn::Batch> micro_batches, const nn::Random& random,
              const RunOptions& options = {});
-
-  const schedule::Schedule& schedule() const { return schedule_; }
 
  private:
   friend class Step;

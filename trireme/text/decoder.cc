@@ -82,14 +82,7 @@ void Decoder::add(const Node& node, int depth) {
     steps_.push_back(Strip{text("content"), node.at("start").integer(0, INT32_MAX),
                            node.at("stop").integer(0, INT32_MAX)});
   } else if (type == "Replace") {
-    Replace step{.literal = {}, .regex = nullptr, .content = text("content")};
-    const Node pattern = node.at("pattern");
-    if (auto regex = pattern.find("Regex")) {
-      step.regex = regex->here([&] { return std::make_shared<const Regex>(regex->text()); });
-    } else {
-      step.literal = pattern.at("String").text();
-    }
-    steps_.push_back(std::move(step));
+    steps_.push_back(Replace{read_pattern(node.at("pattern")), text("content")});
   } else {
     node.unsupported(fmt::format("decoder \"{}\"", type));
   }
@@ -197,13 +190,13 @@ void Decoder::run(const Strip& step, Tokens& tokens) {
 
 void Decoder::run(const Replace& step, Tokens& tokens) {
   for (std::string& token : tokens) {
-    if (!step.regex) {
-      if (!step.literal.empty()) replace_all(token, step.literal, step.content);
+    if (!step.pattern.regex) {
+      if (!step.pattern.literal.empty()) replace_all(token, step.pattern.literal, step.content);
       continue;
     }
     std::string out;
     size_t at = 0;
-    step.regex->for_each_match(token, [&](size_t begin, size_t end) {
+    step.pattern.regex->for_each_match(token, [&](size_t begin, size_t end) {
       out.append(token, at, begin - at).append(step.content);
       at = end;
     });

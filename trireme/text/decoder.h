@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "trireme/text/regex.h"
+#include "trireme/text/pattern.h"
 
 namespace trireme::text {
 
@@ -54,8 +54,7 @@ class Decoder {
     int64_t start, stop;
   };
   struct Replace {
-    std::string literal;  // where there is no regex
-    std::shared_ptr<const Regex> regex;
+    Pattern pattern;
     std::string content;
   };
   using Step = std::variant<ByteLevel, ByteFallback, WordPiece, Metaspace, Bpe, Ctc, Fuse, Strip,

@@ -185,14 +185,7 @@ void Normalizer::add(const Node& node, int depth) {
   } else if (type == "Prepend") {
     steps_.push_back(Prepend{std::string(node.at("prepend").text())});
   } else if (type == "Replace") {
-    Replace step{.literal = {}, .regex = nullptr, .content = std::string(node.at("content").text())};
-    const Node pattern = node.at("pattern");
-    if (auto regex = pattern.find("Regex")) {
-      step.regex = regex->here([&] { return std::make_shared<const Regex>(regex->text()); });
-    } else {
-      step.literal = pattern.at("String").text();
-    }
-    steps_.push_back(std::move(step));
+    steps_.push_back(Replace{read_pattern(node.at("pattern")), std::string(node.at("content").text())});
   } else if (type == "Precompiled") {
     const Node map = node.at("precompiled_charsmap");
     steps_.push_back(map.here(
@@ -214,8 +207,8 @@ bool Normalizer::local() const {
     if (std::holds_alternative<Strip>(step)) return false;
     if (const auto* replace = std::get_if<Replace>(&step)) {
       // A literal of one space, or one without any, cannot reach across a cut.
-      if (replace->regex) return false;
-      if (replace->literal != " " && replace->literal.find(' ') != std::string::npos) return false;
+      const auto& [literal, regex] = replace->pattern;
+      if (regex || (literal != " " && literal.find(' ') != std::string::npos)) return false;
     }
   }
   return true;
@@ -276,12 +269,12 @@ void Normalizer::run(const Bert& step, NormalizedText& text) {
 
 void Normalizer::run(const Replace& step, NormalizedText& text) {
   std::vector<NormalizedText::Range> ranges;
-  if (step.regex) {
-    step.regex->for_each_match(text.view(), [&](size_t begin, size_t end) {
+  if (step.pattern.regex) {
+    step.pattern.regex->for_each_match(text.view(), [&](size_t begin, size_t end) {
       ranges.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
     });
   } else {
-    ranges = find_literal(text.view(), step.literal);
+    ranges = find_literal(text.view(), step.pattern.literal);
   }
   text.replace(ranges, step.content);
 }

@@ -13,7 +13,7 @@
 
 #include "trireme/text/charsmap.h"
 #include "trireme/text/normalized_text.h"
-#include "trireme/text/regex.h"
+#include "trireme/text/pattern.h"
 
 namespace trireme::text {
 
@@ -50,8 +50,7 @@ class Normalizer {
     bool left, right;
   };
   struct Replace {
-    std::string literal;  // where there is no regex
-    std::shared_ptr<const Regex> regex;
+    Pattern pattern;
     std::string content;
   };
   struct Prepend {

@@ -137,11 +137,11 @@ void PipelineTokenizer::make_byte_level(const BpeSpec& bpe) {
   if (last->use_regex) pattern = WordPattern::gpt2;
   if (steps.size() == 2) {
     const auto* split = std::get_if<P::Split>(&steps.front());
-    const bool all = split && split->pattern &&
+    const bool all = split && split->known &&
                      (split->behavior == SplitBehavior::isolated ||
                       (split->behavior == SplitBehavior::removed && split->invert));
     if (!all || last->use_regex || last->add_prefix_space) return;
-    pattern = split->pattern;
+    pattern = split->known;
   }
   const std::array<int32_t, 256> ids = byte_ids(bpe.vocabulary);
   // A byte that the vocabulary lacks is a matter for the model.

@@ -146,14 +146,14 @@ void run(const P::ByteLevel& step, const Piece& piece, Pieces& pieces, std::vect
 void run(const P::Split& step, const Piece& piece, Pieces&, std::vector<Piece>& out) {
   const std::string_view text = piece.view();
   std::vector<Segment> segments;
-  if (step.pattern) {
-    segments = pattern_segments(text, *step.pattern, step.invert);
+  if (step.known) {
+    segments = pattern_segments(text, *step.known, step.invert);
   } else {
     Segments found(text, step.invert);
-    if (step.regex) {
-      step.regex->for_each_match(text, [&](size_t begin, size_t end) { found.match(begin, end); });
+    if (step.pattern.regex) {
+      step.pattern.regex->for_each_match(text, [&](size_t begin, size_t end) { found.match(begin, end); });
     } else {
-      for (const auto& range : find_literal(text, step.literal)) {
+      for (const auto& range : find_literal(text, step.pattern.literal)) {
         found.match(range.begin, range.end);
       }
     }
@@ -286,20 +286,13 @@ char32_t read_character(const Node& node) {
 }
 
 P::Split read_split(const Node& node) {
-  P::Split step{.literal = {},
-                .regex = nullptr,
+  P::Split step{.known = {},
                 .pattern = {},
                 .behavior = read_behavior(node.at("behavior")),
                 .invert = node.flag("invert", false)};
   const Node pattern = node.at("pattern");
-  if (auto regex = pattern.find("Regex")) {
-    step.pattern = known_pattern(regex->text());
-    if (!step.pattern) {
-      step.regex = regex->here([&] { return std::make_shared<const Regex>(regex->text()); });
-    }
-  } else {
-    step.literal = pattern.at("String").text();
-  }
+  if (auto regex = pattern.find("Regex")) step.known = known_pattern(regex->text());
+  if (!step.known) step.pattern = read_pattern(pattern);
   return step;
 }
 
@@ -330,11 +323,11 @@ bool cuts_at_space(const P::Step& step, std::string_view space) {
     return s->split && (plain || space == replacement);
   }
   if (const auto* s = std::get_if<P::Split>(&step)) {
-    if (s->pattern) {
+    if (s->known) {
       return plain && (s->behavior == SplitBehavior::isolated ||
                        (s->behavior == SplitBehavior::removed && s->invert));
     }
-    return !s->regex && s->literal == space && !s->invert &&
+    return !s->pattern.regex && s->pattern.literal == space && !s->invert &&
            s->behavior != SplitBehavior::merged_with_previous;
   }
   if (const auto* s = std::get_if<P::CharDelimiterSplit>(&step)) return plain && s->delimiter == ' ';
@@ -414,7 +407,7 @@ bool PreTokenizer::splits_nothing(std::string_view space) const {
   return std::all_of(steps_.begin(), steps_.end(), [&](const Step& step) {
     if (const auto* s = std::get_if<Metaspace>(&step)) return !s->split && space != " ";
     const auto* s = std::get_if<Split>(&step);
-    return s && !s->regex && !s->pattern && s->literal == " " && !s->invert && space != " ";
+    return s && !s->known && !s->pattern.regex && s->pattern.literal == " " && !s->invert && space != " ";
   });
 }
 

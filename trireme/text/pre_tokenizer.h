@@ -17,7 +17,7 @@
 
 #include "trireme/text/normalized_text.h"
 #include "trireme/text/pattern_scanner.h"
-#include "trireme/text/regex.h"
+#include "trireme/text/pattern.h"
 
 namespace trireme::text {
 
@@ -70,9 +70,8 @@ class PreTokenizer {
     bool add_prefix_space, use_regex;
   };
   struct Split {
-    std::string literal;  // where there is neither of the next two
-    std::shared_ptr<const Regex> regex;
-    std::optional<WordPattern> pattern;
+    std::optional<WordPattern> known;  // a regex that has a scanner of its own
+    Pattern pattern;                   // where there is none
     SplitBehavior behavior;
     bool invert;
   };

@@ -1,5 +1,3 @@
-#include <filesystem>
-
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
@@ -140,9 +138,7 @@ Json config_json(const TokenizerSpec& spec) {
 }  // namespace
 
 void write_tokenizer_files(const TokenizerSpec& spec, const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw base::IoError(folder, error.value(), "creating the folder");
+  base::make_folders(folder);
   base::write_file_atomic(folder + "/tokenizer.json", tokenizer_json(spec).dump(2));
   base::write_file_atomic(folder + "/tokenizer_config.json", config_json(spec).dump(2) + "\n");
 }

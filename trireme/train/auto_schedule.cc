@@ -3,29 +3,25 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
+#include "trireme/base/median.h"
 #include "trireme/checkpoint/together.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/models/registry.h"
 #include "trireme/pipeline/executor.h"
+#include "trireme/schedule/choose.h"
 #include "trireme/train/evaluator.h"
 
 namespace trireme::train {
 namespace {
 
+using base::median;
 using layout::Axis;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUpSteps = 1, kMeasuredSteps = 3, kMicroBatches = 4;
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 /// Times every pass through a layer, and what a forward pass leaves in memory.
 class LayerClock : public pipeline::StepObserver {
@@ -77,8 +73,8 @@ std::vector<int> layers_of(const nn::ModelDef& def, const std::vector<int>& bloc
   return layers;
 }
 
-}  // namespace
-
+/// Seconds and bytes of each layer of the chain for one micro-batch (the slowest rank's), and of a message between
+/// stages. Runs a few steps on the first samples; nothing of them stays. Collective over the world.
 schedule::Profile profile_layers(const Prepared& given, dist::World& world) {
   config::RunConfig probe = given.config;
   probe.train.dist.schedule = "zb-h1";  // input and weight gradients apart
@@ -134,6 +130,28 @@ schedule::Profile profile_layers(const Prepared& given, dist::World& world) {
   return profile;
 }
 
+/// The fastest schedule under the run's memory limit, by the measured costs of its layers; rank 0 tells all of them.
+schedule::Candidate fastest(const Prepared& run, const schedule::Profile& profile, bool first, base::Logger& log) {
+  const config::Dist& dist = run.config.train.dist;
+  const nn::ModelDef def = models::make_model(run.model, dist.tensor_parallel_size);
+  schedule::Question question{.ranks = dist.pipeline_parallel_size,
+                              .micro_batches = static_cast<int>(run.plan.micro_batches)};
+  question.costs = [&](int chunks) {
+    return schedule::cut(profile, layers_of(def, blocks_per_chunk(run.config, chunks)));
+  };
+  if (dist.auto_memory_mb) question.memory = *dist.auto_memory_mb * (1 << 20);
+  const schedule::Choice choice = schedule::choose(question);
+  if (first) log.info("{}", schedule::to_text(choice));
+  if (choice.best < 0)
+    throw base::ConfigError(
+        fmt::format("train.dist.schedule auto: no schedule fits into train.dist.auto_memory_mb "
+                    "{}; raise it, or switch on train.activation_checkpoint",
+                    dist.auto_memory_mb.value_or(0)));
+  return choice.candidates[choice.best];
+}
+
+}  // namespace
+
 Prepared resolve_schedule(Prepared run, bool resume, dist::World& world, base::Logger& log) {
   config::Dist& dist = run.config.train.dist;
   if (dist.schedule != "auto" || dist.schedule_file) return run;
@@ -142,35 +160,17 @@ Prepared resolve_schedule(Prepared run, bool resume, dist::World& world, base::L
   if (!(resume && std::filesystem::exists(file))) {
     const bool first = world.rank() == 0;
     if (first) log.info("schedule auto: timing the model's layers");
-    const schedule::Profile profile = profile_layers(run, world);
-    const nn::ModelDef def = models::make_model(run.model, dist.tensor_parallel_size);
-    schedule::Question question{.ranks = dist.pipeline_parallel_size,
-                                .micro_batches = static_cast<int>(run.plan.micro_batches)};
-    question.costs = [&](int chunks) {
-      return schedule::cut(profile, layers_of(def, blocks_per_chunk(run.config, chunks)));
-    };
-    if (dist.auto_memory_mb) question.memory = *dist.auto_memory_mb * (1 << 20);
-    const schedule::Choice choice = schedule::choose(question);
-    if (first) log.info("{}", schedule::to_text(choice));
-    if (choice.best < 0)
-      throw base::ConfigError(
-          fmt::format("train.dist.schedule auto: no schedule fits into train.dist.auto_memory_mb "
-                      "{}; raise it, or switch on train.activation_checkpoint",
-                      dist.auto_memory_mb.value_or(0)));
-    const schedule::Candidate& best = choice.candidates[choice.best];
+    const dist::DeviceMesh mesh(world, run.placement.mesh);
+    const schedule::Candidate best = fastest(run, profile_layers(run, world), first, log);
     dist.schedule = best.name;
     dist.chunks = best.chunks_per_rank;
     if (first)
       log.info("schedule {} with {} chunk{} a stage: {:.1f} ms a step expected", best.name,
                best.chunks_per_rank, best.chunks_per_rank == 1 ? "" : "s",
                best.simulation.makespan * 1e3);
-    std::vector<int> everyone(world.size());
-    std::iota(everyone.begin(), everyone.end(), 0);
-    checkpoint::together(world.comm(everyone, "auto schedule"), [&] {
+    checkpoint::together(mesh.world, [&] {
       if (!first) return std::string();
-      std::error_code error;
-      std::filesystem::create_directories(folder, error);
-      if (error) throw base::IoError(folder, error.value(), "making the run's folder");
+      base::make_folders(folder, "making the run's folder");
       base::write_file_atomic(file, schedule::to_text(best.schedule));
       return std::string();
     });

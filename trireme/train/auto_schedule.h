@@ -5,14 +5,9 @@
 
 #include "trireme/base/log.h"
 #include "trireme/dist/world.h"
-#include "trireme/schedule/choose.h"
 #include "trireme/train/prepare.h"
 
 namespace trireme::train {
-
-/// Seconds and bytes of each layer of the chain for one micro-batch (the slowest rank's), and of a message between
-/// stages. Runs a few steps on the first samples; nothing of them stays. Collective over the world.
-schedule::Profile profile_layers(const Prepared& run, dist::World& world);
 
 /// The run with the choice in it: the schedule's name and chunks, and its program in output_dir/schedule.txt, where a
 /// resumed run finds it. Runs that do not ask for auto come back as they are. Collective over the world. ConfigError

@@ -38,6 +38,7 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
       models::make_model(run.model, run.placement.mesh.size(layout::Axis::tp)).vocab_size;
   if (config.tokenizer) check_tokenizer(*config.tokenizer, vocab_size);
   run.train_data = open_data(config, config.data.train, true, vocab_size);
+  run.train_identity = run.train_data->identity();
   if (config.train.evaluation.enabled && !config.data.valid.empty())
     run.valid_data = open_data(config, config.data.valid, false, vocab_size);
   run.length = config::resolve_length(config, run.plan.global_batch_size, run.train_data->size());

@@ -22,6 +22,7 @@ struct Prepared {
   Placement placement;
   layout::ModelDescription description;
   std::shared_ptr<const data::Dataset> train_data;
+  data::Identity train_identity;  // of train_data: reads its whole index, so once a run
   std::shared_ptr<const data::Dataset> valid_data;  // null: no evaluation
 };
 

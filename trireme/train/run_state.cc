@@ -1,7 +1,5 @@
 #include "trireme/train/run_state.h"
 
-#include <filesystem>
-
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/checkpoint/folder.h"
@@ -18,9 +16,8 @@ void open_folder(const config::RunConfig& config, const comm::Comm& world, base:
   const std::string& folder = config.train.output_dir;
   checkpoint::together(world, [&] {
     if (world.rank() != 0) return std::string();
-    std::error_code error;
-    std::filesystem::create_directories(folder + "/checkpoints", error);
-    if (error) throw base::IoError(folder, error.value(), "making the run's folder");
+    base::make_folders(folder, "making the run's folder");
+    base::make_folders(folder + "/checkpoints");
     checkpoint::remove_stale(folder + "/checkpoints");
     base::write_file_atomic(folder + "/config.yaml", config::to_yaml(config));
     return std::string();
@@ -46,7 +43,7 @@ std::string save_run(const Prepared& run, const Assembly& assembly, const optim:
                       .optimizer = {{"name", config.optim.name},
                                     {"steps_taken", optimizer.steps_taken()},
                                     {"run_steps", run.length.steps}},
-                      .data = data::to_json(run.train_data->identity()),
+                      .data = data::to_json(run.train_identity),
                       .description = assembly.description,
                       .merged = config.train.checkpointer.format == "merged",
                       .checksums = {},
@@ -82,7 +79,7 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
                                         checkpoint.path(), optimizer));
   }
   if (!manifest.data.is_null())
-    data::refuse_change(data::identity_from(manifest.data), run.train_data->identity(), checkpoint.path());
+    data::refuse_change(data::identity_from(manifest.data), run.train_identity, checkpoint.path());
 }
 
 std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& manifest) {

@@ -1,26 +1,20 @@
 #include "trireme/train/trace.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
+#include "trireme/base/median.h"
 #include "trireme/schedule/draw.h"
 
 namespace trireme::train {
 
+using base::median;
 using schedule::Op;
 using schedule::Span;
 
 namespace {
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 /// The median times of each chunk's actions; of a full backward each kind takes half.
 schedule::Costs measured_costs(const schedule::Schedule& schedule, const schedule::Simulation& measured) {
@@ -48,8 +42,7 @@ schedule::Costs measured_costs(const schedule::Schedule& schedule, const schedul
   return costs;
 }
 
-}  // namespace
-
+/// The compute actions of all stages, in milliseconds since the start of the step. Collective over the pipeline axis.
 schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
                                      const pipeline::StepResult& result,
                                      const dist::DeviceMesh& mesh) {
@@ -78,13 +71,13 @@ schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
   return schedule::summarize(schedule, std::move(timeline), {});
 }
 
+}  // namespace
+
 std::string write_trace(const std::string& folder, int64_t step, const schedule::Schedule& schedule,
                         const pipeline::StepResult& result, const dist::DeviceMesh& mesh) {
   const schedule::Simulation measured = gather_timeline(schedule, result, mesh);
   if (mesh.world.rank() != 0) return "";
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw base::IoError(folder, error.value(), "making the folder of traces");
+  base::make_folders(folder, "making the folder of traces");
   const schedule::Costs costs = measured_costs(schedule, measured);
   const std::string text =
       fmt::format("step {}, schedule {}, milliseconds\n{}", step, schedule.name,

@@ -5,15 +5,8 @@
 
 #include "trireme/dist/world.h"
 #include "trireme/pipeline/executor.h"
-#include "trireme/schedule/simulate.h"
 
 namespace trireme::train {
-
-/// The compute actions of all stages, in milliseconds since the start of the step
-/// (RunOptions::record). Collective over the pipeline axis.
-schedule::Simulation gather_timeline(const schedule::Schedule& schedule,
-                                     const pipeline::StepResult& result,
-                                     const dist::DeviceMesh& mesh);
 
 /// World rank 0 writes FOLDER/step_00000010.svg, .trace.json (Chrome, Perfetto), .json and .txt,
 /// and gets the text: busy time and bubble of each stage, measured and simulated with the measured
