@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
 #include "trireme/dist/world.h"
+#include "trireme/optim/groups.h"
 #include "trireme/optim/sharded_optimizer.h"
 
 namespace trireme::optim {
@@ -77,12 +78,14 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
     for (const layout::ParamSpec& spec : specs(sizes.pp, options.dtype))
       if (layout::holds(spec, mesh.coord.pp))
         store.declare(spec, layout::local_slice(spec, mesh_shape, mesh.coord));
+    freeze(store, options.optim);
     store.materialize(11, true, {}, options.bucket_bytes);
     ShardedOptimizer optimizer(world, mesh, store, options.optim, options.zero_stage);
     for (int step = 0; step < 3; ++step) {
       store.begin_step(1);
       optimizer.sync().begin();
       for (nn::Param* param : store.params()) {
+        if (param->frozen) continue;
         const auto& where = param->spec.layout;
         const int n = sizes.dp * (where.tp.is_replicated() ? sizes.tp : 1) *
                       static_cast<int>(where.stages.size());
@@ -128,7 +131,7 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
     for (nn::Param* param : store.params()) {
       place(run.params, param->spec.name, param->slice, param->spec.shape, {0, param->data.numel()},
             param->data.flatten());
-      if (options.zero_stage == 0)
+      if (options.zero_stage == 0 && !param->frozen)
         place(run.states, param->spec.name + ".grad", param->slice, param->spec.shape,
               {0, param->data.numel()}, param->grad.flatten());
     }
@@ -178,6 +181,94 @@ TEST(ShardedOptimizer, EveryMeshStepsAsOneRank) {
         expect_close(many.states, one.states, 1e-13);
       }
     }
+  }
+}
+
+const Coord kMeshes[] = {{1, 3, 1}, {1, 1, 2}, {2, 1, 1}, {2, 2, 2}, {3, 1, 2}};
+
+// Rules that look at whole tensors: wherever these are cut, whatever shares a bucket.
+TEST(ShardedOptimizer, EveryRuleStepsAsOneRank) {
+  for (const char* name : {"adam", "lion", "lamb", "adafactor", "muon"}) {
+    config::Optim optim = kClipped;
+    optim.name = name;
+    const Outcome one = train({1, 1, 1}, {.optim = optim});
+    for (const Coord& sizes : kMeshes) {
+      for (int zero : {0, 1}) {
+        for (int64_t bucket_bytes : {int64_t{100}, int64_t{25} << 20}) {
+          SCOPED_TRACE(fmt::format("{} on {} x {} x {}, ZeRO {}, buckets of {}", name, sizes.pp,
+                                   sizes.dp, sizes.tp, zero, bucket_bytes));
+          const Outcome many =
+              train(sizes, {.zero_stage = zero, .bucket_bytes = bucket_bytes, .optim = optim});
+          expect_close(many.params, one.params, 1e-12);
+          expect_close(many.states, one.states, 1e-12);
+        }
+      }
+    }
+  }
+}
+
+TEST(ShardedOptimizer, EveryRuleGivesZeroStagesTheSameBits) {
+  for (const char* name : {"lion", "lamb", "adafactor", "muon"}) {
+    config::Optim optim = kClipped;
+    optim.name = name;
+    Options options{.dtype = base::DType::f32, .optim = optim};
+    const Outcome whole = train({1, 3, 2}, options);
+    options.zero_stage = 1;
+    const Outcome sharded = train({1, 3, 2}, options);
+    for (const auto& [parameter, tensor] : whole.params)
+      EXPECT_TRUE(at::equal(tensor, sharded.params.at(parameter))) << name << " " << parameter;
+  }
+}
+
+TEST(ShardedOptimizer, GroupsFreezeAndScale) {
+  for (const char* name : {"adamw", "adafactor", "muon"}) {
+    config::Optim optim = kClipped;
+    optim.name = name;
+    const Outcome plain = train({1, 1, 1}, {.optim = optim});
+    optim.groups = {{.pattern = "wte.*", .freeze = true},
+                    {.pattern = "h.0.*.bias", .freeze = true},
+                    {.pattern = "h.1.mlp.*", .lr_scale = 0, .weight_decay = 0.5}};
+    const Outcome one = train({1, 1, 1}, {.optim = optim});
+    EXPECT_FALSE(one.states.contains("wte.weight.exp_avg"));
+    EXPECT_LT(one.norms[0], plain.norms[0]) << "the frozen count for the norm";
+    // Nothing moves them: their first values are those of a run without a rate.
+    config::Optim still = optim;
+    still.groups = {{.pattern = "*", .lr_scale = 0}};
+    const Outcome first = train({1, 1, 1}, {.optim = still});
+    for (const char* parameter : {"wte.weight", "h.0.attn.bias", "h.1.mlp.weight"})
+      EXPECT_TRUE(at::equal(one.params.at(parameter), first.params.at(parameter))) << parameter;
+    EXPECT_FALSE(at::equal(one.params.at("h.0.attn.weight"), first.params.at("h.0.attn.weight")));
+    for (const Coord& sizes : kMeshes) {
+      for (int zero : {0, 1}) {
+        const Outcome many = train(sizes, {.zero_stage = zero, .hooks = true, .optim = optim});
+        expect_close(many.params, one.params, 1e-12);
+        expect_close(one.states, many.states, 1e-12);
+        EXPECT_NEAR(many.norms[0], one.norms[0], 1e-12 * one.norms[0]);
+      }
+    }
+  }
+}
+
+TEST(ShardedOptimizer, ClipsValuesBeforeTheNorm) {
+  config::Optim optim = kClipped;
+  optim.name = "sgd";
+  optim.weight_decay = 0;
+  optim.clip_grad_value = 0.25;
+  optim.clip_grad_max_norm.reset();
+  const Outcome free = train({1, 1, 1}, {.optim = optim});
+  // Values bind: a step of at most lr * 0.25 in each of the three.
+  optim.groups = {{.pattern = "*", .lr_scale = 0}};
+  const Outcome first = train({1, 1, 1}, {.optim = optim});
+  for (const auto& [name, tensor] : free.params)
+    EXPECT_LE((tensor - first.params.at(name)).abs().max().item<double>(), 3 * 0.01 * 0.25 + 1e-12);
+  optim.groups.clear();
+  for (std::optional<double> norm : {std::optional<double>(), std::optional(0.5)}) {
+    optim.clip_grad_max_norm = norm;
+    const Outcome one = train({1, 1, 1}, {.optim = optim});
+    EXPECT_EQ(one.norms[0], free.norms[0]) << "the norm is that of the gradients as they came";
+    for (const Coord& sizes : kMeshes)
+      for (int zero : {0, 1})
+        expect_close(train(sizes, {.zero_stage = zero, .optim = optim}).params, one.params, 1e-12);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "trireme/base/hash.h"
 #include "trireme/base/philox.h"
 #include "trireme/data/batch.h"
+#include "trireme/optim/groups.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/execute_pipeline.h"
 #include "trireme/train/assembly.h"
@@ -68,9 +69,11 @@ uint64_t digest_of(uint64_t digest, const at::Tensor& tensor) {
 }  // namespace
 
 std::string Cell::name() const {
-  return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
+  return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}{}{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
                      dtype, optimizer, tied ? "" : " untied", global_batch,
-                     recompute_every ? fmt::format(" recompute{}", recompute_every) : "");
+                     recompute_every ? fmt::format(" recompute{}", recompute_every) : "",
+                     (steps == 3 ? "" : fmt::format(" {} steps", steps)) +
+                         (groups.empty() ? "" : fmt::format(" {} groups from {}", groups.size(), groups[0].pattern)));
 }
 
 RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, Gathered* parameters, Fault fault) {
@@ -80,15 +83,18 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
       .schedule = schedule::generate(cell.schedule, {.ranks = cell.pp, .micro_batches = micro_batches, .search = 1000}),
       .options = {.dtype = base::dtype_of(cell.dtype), .sequence_parallel = cell.sequence_parallel, .seed = 11}};
   auto run = train::assemble(model_tree(cell), placement, kSeq, world);
-  train::make_parameters(*run, true, nullptr);
-  nn::ParamStore& store = run->model->store;
   config::Optim options;
-  options.name = cell.optimizer;
+  options.name = cell.optimizer == "nesterov" ? "sgd" : cell.optimizer;
+  options.nesterov = options.name == "sgd" ? std::optional(cell.optimizer == "nesterov") : std::nullopt;
+  options.groups = cell.groups;
   options.lr = kCellLr;
   options.eps = 1e-4;
   options.weight_decay = 0.1;
-  options.momentum = cell.optimizer == "sgd" ? 0.9 : 0.0;
+  if (options.name == "sgd") options.momentum = 0.9;
   options.clip_grad_max_norm = 1.0;
+  optim::freeze(run->model->store, options);
+  train::make_parameters(*run, true, nullptr);
+  nn::ParamStore& store = run->model->store;
   optim::ShardedOptimizer optimizer(world, run->mesh, store, options, cell.zero);
   train::OverlappedSync overlap(optimizer.sync());
   // A planted fault in the exchange needs it apart from the backward pass.
@@ -102,7 +108,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
 
   RankResult result;
   uint64_t digest = 0;
-  for (int64_t step = 0; step < 3; ++step) {
+  for (int64_t step = 0; step < cell.steps; ++step) {
     std::vector<nn::Batch> batches = batches_of(cell, run->mesh.coord.dp, step);
     plant_before(fault, run->mesh, batches);
     pipeline::StepResult done =
@@ -116,6 +122,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
       result.grad_norm = report.grad_norm;
       optimizer.sync().gather();
       for (nn::Param* p : store.params()) {
+        if (p->frozen) continue;
         if (gradients) gradients->add(p->spec.name, *p, p->grad);
         digest = digest_of(digest, p->grad);
       }

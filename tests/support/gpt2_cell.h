@@ -1,11 +1,12 @@
 #pragma once
-// Cell: one point of GPT-2's parity grid. Each rank trains the same tiny model on the same data for three steps,
+// Cell: one point of GPT-2's parity grid. Each rank trains the same tiny model on the same data for a few steps,
 // whatever the layout, and hands over what it holds.
 
 #include <string>
 #include <vector>
 
 #include "tests/support/shards.h"
+#include "trireme/config/run_config.h"
 #include "trireme/dist/world.h"
 
 namespace trireme::test {
@@ -18,17 +19,19 @@ struct Cell {
   std::string schedule = "1f1b";
   int zero = 0;
   bool sequence_parallel = false;
-  std::string dtype = "fp64", optimizer = "adamw";
+  std::string dtype = "fp64", optimizer = "adamw";  // nesterov: sgd with it
   bool tied = true;
   int64_t global_batch = 8;
   int recompute_every = 0;
   bool recompute_attention = false;
+  int64_t steps = 3;
+  std::vector<config::ParamGroup> groups = {};
   int ranks() const { return dp * tp * pp; }
   std::string name() const;
 };
 
 struct CellResult {
-  std::vector<double> losses;  // of three steps
+  std::vector<double> losses;  // of every step
   Tensors gradients;           // whole, of the first step
   Tensors parameters;          // whole, after the last
   double grad_norm = 0;        // of the first step

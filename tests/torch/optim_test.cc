@@ -5,11 +5,10 @@
 
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "trireme/base/error.h"
 #include "trireme/optim/clip.h"
-#include "trireme/optim/lr.h"
+#include "trireme/optim/groups.h"
 #include "trireme/optim/optimizers.h"
 
 namespace trireme::optim {
@@ -49,26 +48,48 @@ TEST(AdamW, StepsAsPyTorchDoes) {
   }
 }
 
+// The decay is a part of the gradient.
+TEST(Adam, StepsAsPyTorchDoes) {
+  auto optimizer = make_optimizer({.name = "adam", .betas = {0.9, 0.95}});
+  at::Tensor p = at::randn({1003}, at::kDouble), m = at::zeros_like(p), v = at::zeros_like(p);
+  std::vector<at::Tensor> rp = {p.clone()}, rm = {m.clone()}, rv = {v.clone()}, none;
+  for (int64_t step = 1; step <= 5; ++step) {
+    at::Tensor g = at::randn_like(p);
+    const Segment segment = segment_of(p, g, {m, v}, 0.1);
+    optimizer->step({&segment, 1}, 1e-2, step, 0.5);
+    std::vector<at::Tensor> rg = {g * 0.5}, steps = {at::tensor(static_cast<float>(step))};
+    at::_fused_adam_(rp, rg, rm, rv, none, steps, 1e-2, 0.9, 0.95, 0.1, 1e-8, false, false);
+  }
+  EXPECT_TRUE(at::allclose(p, rp[0], 1e-13, 1e-13));
+  EXPECT_TRUE(at::allclose(v, rv[0], 1e-13, 1e-13));
+}
+
 TEST(Sgd, StepsAsPyTorchDoes) {
-  for (double momentum : {0.0, 0.9}) {
-    auto optimizer = make_optimizer({.name = "sgd", .momentum = momentum});
+  struct {
+    double momentum;
+    bool nesterov;
+  } const kinds[] = {{0, false}, {0.9, false}, {0.9, true}};
+  for (const auto& [momentum, nesterov] : kinds) {
+    auto optimizer =
+        make_optimizer({.name = "sgd", .momentum = momentum, .nesterov = nesterov});
     EXPECT_EQ(optimizer->state_names().size(), momentum > 0 ? 1u : 0u);
-    at::Tensor p = at::randn({1003}, at::kDouble), buffer = at::zeros_like(p), rp = p.clone(), rb;
-    for (int64_t step = 1; step <= 4; ++step) {
+    at::Tensor p = at::randn({1003}, at::kDouble), buffer = at::zeros_like(p);
+    std::vector<at::Tensor> rp = {p.clone()}, rb = {at::zeros_like(p)};
+    for (int64_t step = 1; step <= 5; ++step) {
       at::Tensor g = at::randn_like(p);
       const Segment segment =
           segment_of(p, g, momentum > 0 ? std::vector{buffer} : std::vector<at::Tensor>{}, 0.01);
       optimizer->step({&segment, 1}, 0.1, step, 0.5);
-      at::Tensor rg = g * 0.5 + 0.01 * rp;
-      rb = rb.defined() ? momentum * rb + rg : rg;
-      rp = rp - 0.1 * rb;
+      std::vector<at::Tensor> rg = {g * 0.5};
+      at::_fused_sgd_(rp, rg, momentum > 0 ? rb : std::vector<at::Tensor>{}, 0.01, momentum, 0.1,
+                      0.0, nesterov, false, step == 1);
     }
-    EXPECT_TRUE(at::allclose(p, rp, 1e-13, 1e-13));
+    EXPECT_TRUE(at::allclose(p, rp[0], 1e-13, 1e-13)) << momentum << nesterov;
   }
 }
 
 TEST(Optimizers, APieceTakesTheBitsOfTheWhole) {
-  for (const char* name : {"adamw", "sgd"}) {
+  for (const char* name : {"adamw", "adam", "sgd", "lion"}) {
     auto optimizer = make_optimizer({.name = name, .momentum = 0.9});
     const int64_t count = 100003;
     at::Tensor p = at::randn({count}), g = at::randn({count}), q = p.clone();
@@ -97,6 +118,9 @@ TEST(Optimizers, RefuseWhatTheyCannotDo) {
   EXPECT_THROW(make_optimizer({.betas = {0.9, 1.0}}), base::ConfigError);
   EXPECT_THROW(make_optimizer({.eps = -1}), base::ConfigError);
   EXPECT_THROW(make_optimizer({.name = "sgd", .momentum = 1}), base::ConfigError);
+  EXPECT_THROW(make_optimizer({.name = "sgd", .nesterov = true}), base::ConfigError);
+  EXPECT_THROW(make_optimizer({.name = "muon", .momentum = 1}), base::ConfigError);
+  EXPECT_THROW(make_optimizer({.name = "lion", .betas = {0.9, 1.0}}), base::ConfigError);
 }
 
 TEST(Optimizers, DecayGoesByName) {
@@ -109,6 +133,30 @@ TEST(Optimizers, DecayGoesByName) {
   EXPECT_EQ(weight_decay_of("transformer.h.0.attn.c_attn.bias", options), 3);
   EXPECT_EQ(weight_decay_of("bias", options), 3);
   EXPECT_EQ(weight_decay_of("normalizer_head.dense.weight", options), 1);
+}
+
+TEST(Groups, TheFirstPatternThatMatchesCounts) {
+  const config::Optim options{.weight_decay = 1,
+                              .groups = {{.pattern = "*.h.0.*", .freeze = true},
+                                         {.pattern = "*.ln_?.weight", .weight_decay = 5},
+                                         {.pattern = "*weight", .lr_scale = 0.5}}};
+  EXPECT_TRUE(is_frozen("transformer.h.0.ln_1.weight", options));
+  EXPECT_FALSE(is_frozen("transformer.h.1.ln_1.weight", options));
+  EXPECT_EQ(weight_decay_of("transformer.h.1.ln_1.weight", options), 5);
+  EXPECT_EQ(lr_scale_of("transformer.h.1.ln_1.weight", options), 1);
+  EXPECT_EQ(weight_decay_of("transformer.wte.weight", options), 1);
+  EXPECT_EQ(lr_scale_of("transformer.wte.weight", options), 0.5);
+  EXPECT_EQ(lr_scale_of("transformer.h.1.ln_1.bias", options), 1);
+}
+
+TEST(Groups, RefuseWhatMatchesNothingOrLeavesNothing) {
+  const std::vector<layout::ParamSpec> model = {{.name = "a.weight"}, {.name = "a.bias"}};
+  EXPECT_NO_THROW(check_groups(model, {.groups = {{.pattern = "*.bias", .freeze = true}}}));
+  EXPECT_THROW(check_groups(model, {.groups = {{.pattern = "b.*"}}}), base::ConfigError);
+  EXPECT_THROW(check_groups(model, {.groups = {{.pattern = "*"}, {.pattern = "a.bias"}}}),
+               base::ConfigError);
+  EXPECT_THROW(check_groups(model, {.groups = {{.pattern = "*", .freeze = true}}}),
+               base::ConfigError);
 }
 
 TEST(Clip, FactorBoundsTheNorm) {
@@ -127,36 +175,6 @@ TEST(Clip, NormsOfAllKinds) {
   EXPECT_EQ(total_norm(segments, std::numeric_limits<double>::infinity(), alone),
             all.abs().max().item<double>());
   EXPECT_THROW(total_norm(segments, 3, alone), base::ConfigError);
-}
-
-// Golden values of the reference study: base 5, warm-up factor 0.001, 5 warm-up steps.
-TEST(LearningRate, WarmUpAndShapes) {
-  config::Scheduler scheduler{.name = "warmup_constant", .warmup_iter = 5, .warmup_factor = 0.001};
-  const double warm[] = {0.005, 1.004, 2.003, 3.002, 4.001};
-  for (int t = 0; t < 5; ++t) EXPECT_NEAR(learning_rate(scheduler, 5, t, 30), warm[t], 1e-12);
-  for (int t = 5; t < 40; ++t) EXPECT_EQ(learning_rate(scheduler, 5, t, 30), 5);
-
-  scheduler.name = "warmup_cosine";
-  for (int t = 5; t < 30; ++t)
-    EXPECT_NEAR(learning_rate(scheduler, 5, t, 30), 2.5 * (1 + std::cos(std::numbers::pi * t / 30)),
-                1e-12);
-  const double top = 2.5 * (1 + std::cos(std::numbers::pi * 5 / 30));
-  EXPECT_NEAR(learning_rate(scheduler, 5, 2, 30), 0.005 + (top - 0.005) * 2 / 5, 1e-12);
-  scheduler.alpha = 0.1;
-  EXPECT_NEAR(learning_rate(scheduler, 5, 30, 30), 0.5, 1e-12);
-  EXPECT_NEAR(learning_rate(scheduler, 5, 300, 30), 0.5, 1e-12);
-
-  scheduler.name = "warmup_linear";
-  EXPECT_NEAR(learning_rate(scheduler, 5, 15, 30), 5 * (1 - 0.9 * 0.5), 1e-12);
-  EXPECT_NEAR(learning_rate(scheduler, 5, 31, 30), 0.5, 1e-12);
-}
-
-TEST(LearningRate, WarmUpLengthAndRefusals) {
-  EXPECT_EQ(warmup_steps({.warmup_ratio = 0.1}, 101), 11);
-  EXPECT_EQ(warmup_steps({.warmup_ratio = 0.1, .warmup_iter = 0}, 101), 0);
-  EXPECT_EQ(learning_rate({.warmup_iter = 0}, 2, 0, 10), 2);
-  EXPECT_THROW(warmup_steps({.warmup_iter = 12}, 11), base::ConfigError);
-  EXPECT_THROW(learning_rate({.name = "cyclic"}, 1, 0, 10), base::ConfigError);
 }
 
 }  // namespace

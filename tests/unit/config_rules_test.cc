@@ -155,6 +155,23 @@ TEST(Consistency, ContradictingKeysAreRefused) {
   EXPECT_THAT(refusal("train: {scheduler: {warmup_iter: 3, warmup_ratio: 0.1}}"),
               HasSubstr("both set the warm-up"));
   EXPECT_THAT(refusal("train: {scheduler: {warmup_ratio: 1}}"), HasSubstr("less than 1"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: cyclic}}"), HasSubstr("warmup_polynomial"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: warmup_step}}"), HasSubstr("step_size"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: warmup_exponential}}"), HasSubstr("gamma"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: warmup_multistep}}"), HasSubstr("milestones"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: warmup_multistep, milestones: [5, 5]}}"),
+              HasSubstr("ascending steps, given [5, 5]"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: inverse_sqrt}}"), HasSubstr("needs a warm-up"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: one_cycle, warmup_method: constant}}"),
+              HasSubstr("along a cosine"));
+  EXPECT_THAT(refusal("train: {scheduler: {name: wsd, decay_ratio: 1.5}}"),
+              HasSubstr("decay_ratio"));
+  EXPECT_THAT(refusal("optim: {name: adagrad}"), HasSubstr("adafactor"));
+  EXPECT_THAT(refusal("optim: {clip_grad_value: 0}"), HasSubstr("null switches clipping off"));
+  EXPECT_THAT(refusal("optim: {groups: [{freeze: true}]}"), HasSubstr("without a pattern"));
+  EXPECT_THAT(refusal("optim: {groups: [{pattern: a, freeze: true, lr_scale: 2}]}"),
+              HasSubstr("'a' is frozen"));
+  EXPECT_THAT(refusal("optim: {groups: [{pattern: a, rate: 2}]}"), HasSubstr("rate"));
   EXPECT_THAT(refusal("optim: {betas: [0.9]}"), HasSubstr("expected two numbers"));
   EXPECT_THAT(refusal("optim: {betas: [0.9, 1]}"), HasSubstr("below 1, given [0.9, 1]"));
   EXPECT_THAT(refusal("optim: {clip_grad_max_norm: 0}"), HasSubstr("null switches clipping off"));

@@ -221,8 +221,9 @@ TEST(Config, RefusesWrongTypesAndRanges) {
   EXPECT_THAT(error_of("optim: {lr: .inf}"), HasSubstr("optim.lr: expected a finite number"));
   EXPECT_THAT(error_of("optim: {lr: .nan}"), HasSubstr("optim.lr: expected a finite number"));
   EXPECT_THAT(error_of("optim: {lr: fast}"), HasSubstr("optim.lr: expected a number, given fast"));
-  EXPECT_THAT(error_of("optim: {name: adam}"),
-              HasSubstr("optim.name: expected one of adamw, sgd, given adam"));
+  EXPECT_THAT(error_of("optim: {name: adagrad}"),
+              HasSubstr("optim.name: expected one of adamw, adam, sgd, lion, lamb, adafactor, "
+                        "muon, given adagrad"));
   EXPECT_THAT(error_of("train: {output_dir: 5}"),
               HasSubstr("expected text (write \"5\" if that is meant)"));
   EXPECT_THAT(error_of("train: [1]"), HasSubstr("train: expected a map of keys, given a list"));

@@ -11,6 +11,7 @@
 #include "trireme/data/causal.h"
 #include "trireme/models/registry.h"
 #include "trireme/train/evaluator.h"
+#include "trireme/train/lr_curve.h"
 #include "trireme/train/report.h"
 #include "trireme/train/trainer.h"
 
@@ -26,8 +27,20 @@ void request_stop(int) { stop_requested = true; }
 struct TrainFlags {
   ConfigOptions config;
   int ranks = 0;
-  bool resume = false, dry_run = false;
+  bool resume = false, dry_run = false, plot_lr = false, json = false;
 };
+
+void print_lr(const config::RunConfig& config, int64_t steps) {
+  std::printf("\n%s", train::draw_lr(config, steps).c_str());
+}
+
+void print_lr_json(const config::RunConfig& config, int64_t steps) {
+  constexpr int64_t kPoints = 1000;
+  base::Json points = base::Json::array();
+  for (const train::LrPoint& point : train::lr_points(config, steps, kPoints))
+    points.push_back({{"step", point.step}, {"lr", point.lr}});
+  std::printf("%s\n", base::Json({{"steps", steps}, {"points", points}}).dump().c_str());
+}
 
 void print_dry_run(const train::Prepared& run) {
   std::printf("%s\n%s\ntrain      %s\n", config::to_yaml(run.config).c_str(),
@@ -42,7 +55,8 @@ int train_main(const TrainFlags& flags) {
   // Before ranks start or meet, so that a mistake is found once and told without their losses of one another.
   const train::Prepared run = train::prepare(flags.config.load(), job_size(flags.ranks));
   if (flags.dry_run) {
-    print_dry_run(run);
+    if (!flags.json) print_dry_run(run);
+    if (flags.plot_lr) (flags.json ? print_lr_json : print_lr)(run.config, run.length.steps);
     return 0;
   }
   train::open_resumed(run, flags.resume);
@@ -109,7 +123,13 @@ void add_train(CLI::App& program) {
   command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)")
       ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--resume", flags->resume, "go on from the newest checkpoint of train.output_dir");
-  command->add_flag("--dry-run", flags->dry_run, "check everything, print the resolved configuration, the layout and each rank's memory, and stop");
+  CLI::Option* dry_run = command->add_flag("--dry-run", flags->dry_run, "check everything, print the resolved configuration, the layout and each rank's memory, and stop");
+  CLI::Option* plot = command
+                          ->add_flag("--plot-lr", flags->plot_lr,
+                                     "draw the learning rate over the run (with --dry-run)")
+                          ->needs(dry_run);
+  command->add_flag("--json", flags->json, "with --plot-lr: one JSON document of at most 1000 points, alone")
+      ->needs(plot);
   command->callback([flags] { exit_with(train_main(*flags)); });
 }
 

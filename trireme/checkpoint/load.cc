@@ -349,7 +349,8 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPar
   for (const nn::TensorPart& part : parts) checkpoint.read(part);
 }
 
-void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts) {
+void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
+                    const std::vector<std::string>& elsewhere) {
   if (parts.empty()) return;
   if (!checkpoint.has_optimizer()) {
     throw FormatError(fmt::format(
@@ -357,7 +358,7 @@ void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart
         "it; start a new run with model.pretrained set to it",
         checkpoint.path()));
   }
-  std::set<std::string> kept;
+  std::set<std::string> kept(elsewhere.begin(), elsewhere.end());
   for (const nn::TensorPart& part : parts) kept.insert(kind_of(part.name, checkpoint.tensors()));
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (tensor.optimizer && !kept.contains(kind_of(name, checkpoint.tensors()))) {

@@ -94,8 +94,8 @@ void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPar
                      const std::vector<layout::ParamSpec>& specs);
 
 /// Fills this rank's optimizer tensors. FormatError when the checkpoint holds none, lacks one, or
-/// holds a kind
-/// ("exp_avg") that this optimizer does not keep.
-void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts);
+/// holds a kind ("exp_avg") that this optimizer keeps neither here nor (`elsewhere`) on other ranks.
+void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
+                    const std::vector<std::string>& elsewhere = {});
 
 }  // namespace trireme::checkpoint

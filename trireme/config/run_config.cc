@@ -1,6 +1,8 @@
 #include "trireme/config/run_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "trireme/base/error.h"
@@ -42,15 +44,7 @@ void check_consistent(const RunConfig& config) {
   if (train.train_epoch && *train.train_epoch <= 0) {
     throw ConfigError("train.train_epoch: expected more than 0 passes over the data");
   }
-  if (train.scheduler.warmup_iter && train.scheduler.warmup_ratio != 0) {
-    throw ConfigError(fmt::format(
-        "train.scheduler: warmup_iter {} and warmup_ratio {} both set the warm-up; give one",
-        *train.scheduler.warmup_iter, train.scheduler.warmup_ratio));
-  }
-  if (train.scheduler.warmup_ratio >= 1) {
-    throw ConfigError(
-        "train.scheduler.warmup_ratio: expected less than 1, so that the warm-up ends");
-  }
+  check_scheduler(train.scheduler);
   if (train.evaluation.eval_iter && train.evaluation.eval_samples) {
     throw ConfigError(fmt::format(
         "train.evaluation: eval_iter {} and eval_samples {} both set the length; set one to null",
@@ -65,6 +59,20 @@ void check_consistent(const RunConfig& config) {
     throw ConfigError(
         "optim.clip_grad_max_norm: 0 would remove all gradients; null switches clipping off");
   }
+  if (config.optim.clip_grad_value && *config.optim.clip_grad_value == 0) {
+    throw ConfigError(
+        "optim.clip_grad_value: 0 would remove all gradients; null switches clipping off");
+  }
+  for (const ParamGroup& group : config.optim.groups) {
+    if (group.pattern.empty())
+      throw ConfigError("optim.groups: a group without a pattern; give one, such as '*.bias'");
+    if (group.freeze && (group.lr_scale != 1 || group.weight_decay)) {
+      throw ConfigError(
+          fmt::format("optim.groups: '{}' is frozen, so lr_scale and weight_decay would have no "
+                      "effect; remove them or freeze",
+                      group.pattern));
+    }
+  }
   for (const auto* sources : {&config.data.train, &config.data.valid}) {
     double sum = 0;
     for (const DataSource& source : *sources) {
@@ -76,6 +84,38 @@ void check_consistent(const RunConfig& config) {
           "data: the weights of the datasets add up to 0; give at least one a weight above 0");
     }
   }
+}
+
+void check_scheduler(const Scheduler& scheduler) {
+  const auto refuse = [&](std::string_view key, std::string_view what) {
+    throw ConfigError(fmt::format("train.scheduler.{}: {}", key, what));
+  };
+  if (scheduler.warmup_iter && scheduler.warmup_ratio != 0) {
+    throw ConfigError(fmt::format(
+        "train.scheduler: warmup_iter {} and warmup_ratio {} both set the warm-up; give one",
+        *scheduler.warmup_iter, scheduler.warmup_ratio));
+  }
+  if (scheduler.warmup_ratio >= 1)
+    refuse("warmup_ratio", "expected less than 1, so that the warm-up ends");
+  if (scheduler.name == "warmup_step" && !scheduler.step_size)
+    refuse("step_size", "warmup_step needs it: the steps between two drops of the rate");
+  if (scheduler.name == "warmup_exponential" && !scheduler.gamma)
+    refuse("gamma", "warmup_exponential needs it: the factor of each step, for example 0.999");
+  if (scheduler.name == "warmup_multistep") {
+    if (!scheduler.milestones || scheduler.milestones->empty())
+      refuse("milestones", "warmup_multistep needs the steps at which the rate drops");
+    if (std::ranges::adjacent_find(*scheduler.milestones, std::greater_equal<>()) !=
+        scheduler.milestones->end())
+      refuse("milestones", fmt::format("expected ascending steps, given [{}]",
+                                       fmt::join(*scheduler.milestones, ", ")));
+  }
+  if (scheduler.name == "inverse_sqrt" && scheduler.warmup_ratio == 0 &&
+      scheduler.warmup_iter.value_or(0) == 0)
+    refuse("name",
+           "inverse_sqrt needs a warm-up, whose end the rate falls from; give warmup_iter or "
+           "warmup_ratio");
+  if (scheduler.name == "one_cycle" && scheduler.warmup_method != "linear")
+    refuse("warmup_method", "one_cycle rises along a cosine; leave it at linear");
 }
 
 void check_supported(const RunConfig& config) {

@@ -206,18 +206,53 @@ struct Scheduler {
   double warmup_ratio = 0;
   std::optional<int64_t> warmup_iter = {};
   double warmup_factor = 0.001;
-  double alpha = 0;
+  std::string warmup_method = "linear";
+  double alpha = 0, eta_min = 0;
+  std::optional<int64_t> step_size = {};
+  std::optional<std::vector<int64_t>> milestones = {};
+  std::optional<double> gamma = {};
+  double end_learning_rate = 1e-4, power = 1;
+  bool cycle = false;
+  double decay_ratio = 0.1;
+  std::string decay_method = "linear";
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
     v("name", self.name,
-      Field{.help = "how the learning rate moves after its linear warm-up",
-            .choices = {"warmup_cosine", "warmup_linear", "warmup_constant"}});
+      Field{.help = "how the learning rate moves; steps count from 0, those of the warm-up too",
+            .choices = {"warmup_constant", "warmup_linear", "warmup_cosine",
+                        "warmup_cosine_annealing", "warmup_step", "warmup_multistep",
+                        "warmup_exponential", "warmup_polynomial", "wsd", "inverse_sqrt",
+                        "one_cycle"}});
     v("warmup_ratio", self.warmup_ratio, Field{"share of the run's steps that warm up", 0, 1});
     v("warmup_iter", self.warmup_iter, Field{"steps that warm up, in place of warmup_ratio", 0});
     v("warmup_factor", self.warmup_factor,
       Field{"the first step's learning rate over optim.lr", 0, 1});
-    v("alpha", self.alpha, Field{"the last step's learning rate over optim.lr", 0, 1});
+    v("warmup_method", self.warmup_method,
+      Field{.help = "linear: rises to where the curve is when the warm-up ends; constant: stays at "
+                    "warmup_factor; one_cycle rises along a cosine",
+            .choices = {"linear", "constant"}});
+    v("alpha", self.alpha,
+      Field{"warmup_cosine, warmup_linear, wsd, one_cycle: the end's learning rate over optim.lr",
+            0, 1});
+    v("eta_min", self.eta_min, Field{"warmup_cosine_annealing: the end's learning rate", 0});
+    v("step_size", self.step_size, Field{"warmup_step: steps between two drops", 1});
+    v("milestones", self.milestones,
+      Field{"warmup_multistep: the steps at which the rate drops, ascending", 1});
+    v("gamma", self.gamma,
+      Field{"warmup_step, warmup_multistep: factor of a drop, null: 0.1; warmup_exponential: factor "
+            "of each step",
+            0, 1});
+    v("end_learning_rate", self.end_learning_rate,
+      Field{"warmup_polynomial: the end's learning rate", 0});
+    v("power", self.power, Field{"warmup_polynomial: exponent, 1 is a line", 0, 100});
+    v("cycle", self.cycle,
+      Field{"warmup_polynomial: past the run's length, rise and fall again instead of staying"});
+    v("decay_ratio", self.decay_ratio,
+      Field{"wsd (warm-up, stable, decay): share of the run's steps that decay", 0, 1});
+    v("decay_method", self.decay_method,
+      Field{.help = "wsd: the decay's shape; sqrt: 1 minus the root of the share that is done",
+            .choices = {"linear", "cosine", "sqrt"}});
   }
   bool operator==(const Scheduler&) const = default;
 };
@@ -278,31 +313,68 @@ struct Train {
   bool operator==(const Train&) const = default;
 };
 
+struct ParamGroup {
+  std::string pattern = {};
+  double lr_scale = 1;
+  std::optional<double> weight_decay = {};
+  bool freeze = false;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("pattern", self.pattern,
+      Field{"the parameters' full names; * stands for any text, ? for a character, [ab] for one of "
+            "these"});
+    v("lr_scale", self.lr_scale, Field{"factor of their learning rate", 0});
+    v("weight_decay", self.weight_decay, Field{"their decay; null: as for the others", 0});
+    v("freeze", self.freeze, Field{"keep them as they are: no gradient, no optimizer state"});
+  }
+  bool operator==(const ParamGroup&) const = default;
+};
+
 struct Optim {
   std::string name = "adamw";
   double lr = 1e-4;
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
-  double momentum = 0;
+  std::optional<double> momentum = {};
+  std::optional<bool> nesterov = {};
+  std::vector<std::string> muon_exclude = {"*wte*", "*wpe*", "*embed*", "*lm_head*"};
   double weight_decay = 0.01, weight_decay_norm = 0, weight_decay_bias = 0;
+  std::vector<ParamGroup> groups = {};
   std::optional<double> clip_grad_max_norm = 1.0;
   double clip_grad_norm_type = 2.0;
+  std::optional<double> clip_grad_value = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
-    v("name", self.name, Field{.help = "the optimizer", .choices = {"adamw", "sgd"}});
+    v("name", self.name,
+      Field{.help = "the optimizer; muon orthogonalises the steps of matrices and leaves the rest "
+                    "to adamw",
+            .choices = {"adamw", "adam", "sgd", "lion", "lamb", "adafactor", "muon"}});
     v("lr", self.lr, Field{"peak learning rate", 0});
-    v("betas", self.betas, Field{"adamw: decay of the first and the second moment", 0, 1});
-    v("eps", self.eps, Field{"adamw: added to the root of the second moment", 0});
-    v("momentum", self.momentum, Field{"sgd: momentum", 0, 1});
+    v("betas", self.betas,
+      Field{"adamw, adam, lamb, muon: decay of the first and the second moment; lion: of the step's "
+            "and of the state's momentum",
+            0, 1});
+    v("eps", self.eps,
+      Field{"adamw, adam, lamb, muon: added to the root of the second moment", 0});
+    v("momentum", self.momentum, Field{"sgd, muon: momentum; null: 0 for sgd, 0.95 for muon", 0, 1});
+    v("nesterov", self.nesterov,
+      Field{"sgd, muon: look ahead along the momentum; null: false for sgd, true for muon"});
+    v("muon_exclude", self.muon_exclude,
+      Field{"muon: matrices that are left to adamw, as patterns of full names"});
     v("weight_decay", self.weight_decay, Field{"decay of the weights", 0});
     v("weight_decay_norm", self.weight_decay_norm,
       Field{"decay of normalization weights and biases", 0});
     v("weight_decay_bias", self.weight_decay_bias, Field{"decay of the other biases", 0});
+    v("groups", self.groups,
+      Field{"parameters to treat otherwise, by pattern; the first that matches counts"});
     v("clip_grad_max_norm", self.clip_grad_max_norm,
       Field{"largest norm of all gradients together; null: no clipping", 0});
     v("clip_grad_norm_type", self.clip_grad_norm_type,
       Field{"which norm: 1, 2 or .inf", 1, std::numeric_limits<double>::infinity()});
+    v("clip_grad_value", self.clip_grad_value,
+      Field{"largest magnitude of a gradient's element, before the norm is taken; null: any", 0});
   }
   bool operator==(const Optim&) const = default;
 };
@@ -328,6 +400,8 @@ struct RunConfig {
 
 /// Refuses keys that contradict each other whatever the ranks and the data are. `load` calls it.
 void check_consistent(const RunConfig& config);
+/// The part of it that the learning-rate schedule needs: keys that its shape lacks.
+void check_scheduler(const Scheduler& scheduler);
 
 /// Refuses what the schema knows and this version does not do yet, with the reason and the way out.
 void check_supported(const RunConfig& config);

@@ -36,28 +36,33 @@ void for_each_vector(T* p, const T* g, T* a, T* b, int64_t count, const Body& bo
     if (arrays[k] != nullptr) std::copy_n(copies[k], rest, arrays[k] + i);
 }
 
-template <class T>
-void adamw_piece(const Piece& piece, const AdamW& rule, double grad_scale) {
+template <class T, bool kDecoupled>
+void adam_piece(const Piece& piece, const Adam& rule, double grad_scale) {
   const hn::ScalableTag<T> d;
+  const double lr = rule.lr * piece.lr_scale;
   const double correction1 = 1 - std::pow(rule.beta1, rule.step);
   const double correction2 = 1 - std::pow(rule.beta2, rule.step);
   const auto set = [&](double value) HWY_ATTR { return hn::Set(d, static_cast<T>(value)); };
-  const auto scale = set(grad_scale), decay = set(1 - rule.lr * piece.weight_decay);
+  const auto scale = set(grad_scale);
+  const auto decay = set(kDecoupled ? 1 - lr * piece.weight_decay : piece.weight_decay);
   const auto beta1 = set(rule.beta1), gain1 = set(1 - rule.beta1);
   const auto beta2 = set(rule.beta2), gain2 = set(1 - rule.beta2);
   const auto eps = set(rule.eps), root = set(1 / std::sqrt(correction2));
-  const auto rate = set(rule.lr / correction1);
+  const auto rate = set(lr / correction1);
   for_each_vector(static_cast<T*>(piece.param), static_cast<const T*>(piece.grad),
                   static_cast<T*>(piece.state[0]), static_cast<T*>(piece.state[1]), piece.count,
                   [&](T* p, const T* g, T* a, T* b) HWY_ATTR {
-                    const auto grad = hn::Mul(hn::LoadU(d, g), scale);
+                    const auto param = hn::LoadU(d, p);
+                    auto grad = hn::Mul(hn::LoadU(d, g), scale);
+                    if constexpr (!kDecoupled) grad = hn::MulAdd(decay, param, grad);
                     const auto m = hn::MulAdd(gain1, grad, hn::Mul(beta1, hn::LoadU(d, a)));
                     const auto v =
                         hn::MulAdd(gain2, hn::Mul(grad, grad), hn::Mul(beta2, hn::LoadU(d, b)));
                     const auto step = hn::Div(m, hn::MulAdd(hn::Sqrt(v), root, eps));
                     hn::StoreU(m, d, a);
                     hn::StoreU(v, d, b);
-                    hn::StoreU(hn::NegMulAdd(rate, step, hn::Mul(hn::LoadU(d, p), decay)), d, p);
+                    const auto kept = kDecoupled ? hn::Mul(param, decay) : param;
+                    hn::StoreU(hn::NegMulAdd(rate, step, kept), d, p);
                   });
 }
 
@@ -67,17 +72,39 @@ void sgd_piece(const Piece& piece, const Sgd& rule, double grad_scale) {
   const auto scale = hn::Set(d, static_cast<T>(grad_scale));
   const auto decay = hn::Set(d, static_cast<T>(piece.weight_decay));
   const auto momentum = hn::Set(d, static_cast<T>(rule.momentum));
-  const auto rate = hn::Set(d, static_cast<T>(rule.lr));
+  const auto rate = hn::Set(d, static_cast<T>(rule.lr * piece.lr_scale));
   for_each_vector(static_cast<T*>(piece.param), static_cast<const T*>(piece.grad),
                   static_cast<T*>(piece.state[0]), static_cast<T*>(nullptr), piece.count,
                   [&](T* p, const T* g, T* a, T*) HWY_ATTR {
                     const auto param = hn::LoadU(d, p);
                     auto step = hn::MulAdd(decay, param, hn::Mul(hn::LoadU(d, g), scale));
                     if (a != nullptr) {
-                      step = hn::MulAdd(momentum, hn::LoadU(d, a), step);
-                      hn::StoreU(step, d, a);
+                      const auto buffer = hn::MulAdd(momentum, hn::LoadU(d, a), step);
+                      hn::StoreU(buffer, d, a);
+                      step = rule.nesterov ? hn::MulAdd(momentum, buffer, step) : buffer;
                     }
                     hn::StoreU(hn::NegMulAdd(rate, step, param), d, p);
+                  });
+}
+
+template <class T>
+void lion_piece(const Piece& piece, const Lion& rule, double grad_scale) {
+  const hn::ScalableTag<T> d;
+  const double lr = rule.lr * piece.lr_scale;
+  const auto set = [&](double value) HWY_ATTR { return hn::Set(d, static_cast<T>(value)); };
+  const auto scale = set(grad_scale), decay = set(1 - lr * piece.weight_decay), rate = set(lr);
+  const auto beta1 = set(rule.beta1), gain1 = set(1 - rule.beta1);
+  const auto beta2 = set(rule.beta2), gain2 = set(1 - rule.beta2);
+  for_each_vector(static_cast<T*>(piece.param), static_cast<const T*>(piece.grad),
+                  static_cast<T*>(piece.state[0]), static_cast<T*>(nullptr), piece.count,
+                  [&](T* p, const T* g, T* a, T*) HWY_ATTR {
+                    const auto grad = hn::Mul(hn::LoadU(d, g), scale), m = hn::LoadU(d, a);
+                    const auto step = hn::MulAdd(gain1, grad, hn::Mul(beta1, m));
+                    const auto sign = hn::IfThenElseZero(hn::Ne(step, hn::Zero(d)),
+                                                         hn::CopySign(hn::Set(d, T{1}), step));
+                    hn::StoreU(hn::MulAdd(gain2, grad, hn::Mul(beta2, m)), d, a);
+                    const auto kept = hn::Mul(hn::LoadU(d, p), decay);
+                    hn::StoreU(hn::NegMulAdd(rate, sign, kept), d, p);
                   });
 }
 
@@ -136,13 +163,23 @@ NormTerm norm_as(const Piece& piece, Norm kind) {
   }
 }
 
-void adamw_of(at::ScalarType type, const Piece& piece, const AdamW& rule, double grad_scale) {
-  type == at::kDouble ? adamw_piece<double>(piece, rule, grad_scale)
-                      : adamw_piece<float>(piece, rule, grad_scale);
+template <class T>
+void adam_as(const Piece& piece, const Adam& rule, double grad_scale) {
+  rule.decoupled ? adam_piece<T, true>(piece, rule, grad_scale)
+                 : adam_piece<T, false>(piece, rule, grad_scale);
+}
+
+void adam_of(at::ScalarType type, const Piece& piece, const Adam& rule, double grad_scale) {
+  type == at::kDouble ? adam_as<double>(piece, rule, grad_scale)
+                      : adam_as<float>(piece, rule, grad_scale);
 }
 void sgd_of(at::ScalarType type, const Piece& piece, const Sgd& rule, double grad_scale) {
   type == at::kDouble ? sgd_piece<double>(piece, rule, grad_scale)
                       : sgd_piece<float>(piece, rule, grad_scale);
+}
+void lion_of(at::ScalarType type, const Piece& piece, const Lion& rule, double grad_scale) {
+  type == at::kDouble ? lion_piece<double>(piece, rule, grad_scale)
+                      : lion_piece<float>(piece, rule, grad_scale);
 }
 NormTerm norm_of(at::ScalarType type, const Piece& piece, Norm kind) {
   return type == at::kDouble ? norm_as<double>(piece, kind) : norm_as<float>(piece, kind);
@@ -174,7 +211,8 @@ std::vector<Piece> cut(std::span<const Piece> pieces, at::ScalarType type) {
                         .grad = advance(piece.grad, begin),
                         .state = {advance(piece.state[0], begin), advance(piece.state[1], begin)},
                         .count = std::min(kBlock, piece.count - begin),
-                        .weight_decay = piece.weight_decay});
+                        .weight_decay = piece.weight_decay,
+                        .lr_scale = piece.lr_scale});
   return blocks;
 }
 
@@ -186,20 +224,26 @@ void for_each_block(const std::vector<Piece>& blocks, c10::function_ref<void(siz
 
 }  // namespace
 
-HWY_EXPORT(adamw_of);
+HWY_EXPORT(adam_of);
 HWY_EXPORT(sgd_of);
+HWY_EXPORT(lion_of);
 HWY_EXPORT(norm_of);
 
-void adamw(std::span<const Piece> pieces, at::ScalarType type, const AdamW& rule,
-           double grad_scale) {
+void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale) {
   const auto blocks = cut(pieces, type);
-  const auto kernel = HWY_DYNAMIC_DISPATCH(adamw_of);
+  const auto kernel = HWY_DYNAMIC_DISPATCH(adam_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
 }
 
 void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale) {
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(sgd_of);
+  for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
+}
+
+void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale) {
+  const auto blocks = cut(pieces, type);
+  const auto kernel = HWY_DYNAMIC_DISPATCH(lion_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
 }
 

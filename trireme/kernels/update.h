@@ -15,25 +15,36 @@ namespace trireme::kernels {
 struct Piece {
   void* param = nullptr;
   const void* grad = nullptr;
-  void* state[2] = {nullptr, nullptr};  // adamw: exp_avg, exp_avg_sq; sgd: momentum_buffer or none
+  void* state[2] = {nullptr, nullptr};  // adam: exp_avg, exp_avg_sq; sgd, lion: momentum or none
   int64_t count = 0;
   double weight_decay = 0;
+  double lr_scale = 1;
 };
 
-/// Decoupled weight decay (Loshchilov and Hutter, 2019). `step` counts from 1. Gradients are
-/// multiplied by `grad_scale` as they are read. Local.
-struct AdamW {
+/// Adam with decoupled weight decay (AdamW: Loshchilov and Hutter, 2019), or with the decay added to
+/// the gradient (Kingma and Ba, 2015). `step` counts from 1. Gradients are multiplied by
+/// `grad_scale` as they are read. Local.
+struct Adam {
   double lr, beta1, beta2, eps;
   int64_t step;
+  bool decoupled = true;
 };
-void adamw(std::span<const Piece> pieces, at::ScalarType type, const AdamW& rule,
-           double grad_scale);
+void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale);
 
-/// g += weight_decay * p; buffer = momentum * buffer + g; p -= lr * buffer. Local.
+/// g += weight_decay * p; buffer = momentum * buffer + g; p -= lr * buffer, or with Nesterov's
+/// momentum p -= lr * (g + momentum * buffer). Local.
 struct Sgd {
   double lr, momentum;
+  bool nesterov = false;
 };
 void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale);
+
+/// p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p); m = beta2 * m + (1 - beta2) * g
+/// (Chen et al., 2023). Local.
+struct Lion {
+  double lr, beta1, beta2;
+};
+void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale);
 
 /// What a norm is made of: the sum of magnitudes, the sum of squares or the largest magnitude.
 enum class Norm : uint8_t { absolute, squares, largest };

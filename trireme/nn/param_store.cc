@@ -25,7 +25,8 @@ at::ScalarType gradient_type(base::DType dtype) {
 bool same_sync(const Bucket& bucket, const Param& param) {
   return bucket.stages == param.spec.layout.stages &&
          bucket.replicated_on_tp == param.spec.layout.tp.is_replicated() &&
-         bucket.params.front()->spec.dtype == param.spec.dtype;
+         bucket.params.front()->spec.dtype == param.spec.dtype &&
+         bucket.params.front()->frozen == param.frozen;
 }
 
 template <class T>
@@ -109,15 +110,16 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
       total += (param->slice.count() + kAlignment - 1) / kAlignment * kAlignment;
     }
     base::DType dtype = bucket.params.front()->spec.dtype;
+    const bool has_grad = gradients && !bucket.params.front()->frozen;
     bucket.data = at::zeros({total}, dist::scalar_type(dtype));
-    if (gradients) bucket.grad = zeros(total, gradient_type(dtype));
+    if (has_grad) bucket.grad = zeros(total, gradient_type(dtype));
     for (size_t i = 0; i < bucket.params.size(); ++i) {
       Param& param = *bucket.params[i];
       auto view = [&](const at::Tensor& flat) {
         return flat.narrow(0, bucket.offsets[i], param.slice.count()).view(param.slice.shape());
       };
       param.data = view(bucket.data);
-      if (gradients) param.grad = view(bucket.grad);
+      if (has_grad) param.grad = view(bucket.grad);
       initialize(param, seed);
     }
   }

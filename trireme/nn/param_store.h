@@ -20,13 +20,14 @@ struct Param {
   layout::ParamSpec spec;
   layout::Slice slice;
   at::Tensor data;  // local part
-  at::Tensor grad;  // same shape; fp32, or fp64 where the parameter is
+  at::Tensor grad;  // same shape; fp32, or fp64 where the parameter is; none where it is frozen
   int64_t uses = 0;  // by the layers of this rank, per micro-batch
   int64_t contributions = 0;  // in this step
+  bool frozen = false;  // set before materialize: contributions count, but nobody computes them
 };
 
-/// Parameters that are synchronised alike (dtype, stages, replicated on tp or not): in reverse order of use, those of
-/// a tie by name, so that all its holders lay them out alike.
+/// Parameters that are synchronised alike (dtype, stages, replicated on tp or not, frozen or not): in reverse order of
+/// use, those of a tie by name, so that all its holders lay them out alike. Frozen ones have no gradient.
 struct Bucket {
   std::vector<Param*> params;
   std::vector<int64_t> offsets;  // element offset of each parameter in the flat buffers

@@ -32,14 +32,22 @@ at::Tensor rows_of(const at::Tensor& t) {
   return t.detach().reshape({-1, t.size(-1)});
 }
 
+// Counts the contribution to a frozen parameter, which is not made.
+bool skipped(Param* param) {
+  if (param->frozen) ++param->contributions;
+  return param->frozen;
+}
+
 // The first contribution of a step replaces the gradient, the others are added: nobody fills large
 // buffers with zeros, and the first product need not read them.
 void add(Param* param, const at::Tensor& contribution) {
+  if (skipped(param)) return;
   param->contributions++ == 0 ? param->grad.copy_(contribution) : param->grad.add_(contribution);
 }
 
 // a^T b. 16-bit products are made in 16 bits and added in fp32.
 void add_product(Param* param, const at::Tensor& a, const at::Tensor& b) {
+  if (skipped(param)) return;
   if (param->grad.scalar_type() != a.scalar_type()) return add(param, at::mm(a.t(), b));
   if (param->contributions++ == 0)
     at::mm_out(param->grad, a.t(), b);
@@ -126,6 +134,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
     auto saved = ctx->get_saved_variables();
     auto* table = pointer<Param>(ctx, "table");
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, gy = rows_of(grads[0])] {
+      if (skipped(table)) return;
       at::Tensor g = gy.to(table->grad.scalar_type());
       if (saved[1].defined()) g = g.masked_fill(saved[1].unsqueeze(1), 0);
       if (table->contributions++ == 0) table->grad.zero_();

@@ -22,6 +22,7 @@ GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamSt
   // Ranks that share several groups must make them in one order: by stages, then by axis.
   std::map<std::pair<std::vector<int>, bool>, comm::Comm> groups;
   for (const nn::Bucket& bucket : store.buckets()) {
+    if (!bucket.grad.defined()) continue;  // frozen
     for (const nn::Param* param : bucket.params)
       base::check(!param->spec.layout.dp.is_split(),
                   "{} is split over data ranks, which has no gradient exchange yet",
@@ -43,9 +44,10 @@ GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamSt
                                         over_tp ? " and tensor ranks" : "", ranks.front()));
   }
   for (nn::Bucket& bucket : store.buckets())
-    exchanges_.push_back({.bucket = &bucket,
-                          .first = groups.at({bucket.stages, bucket.replicated_on_tp}),
-                          .work = {}});
+    if (bucket.grad.defined())
+      exchanges_.push_back({.bucket = &bucket,
+                            .first = groups.at({bucket.stages, bucket.replicated_on_tp}),
+                            .work = {}});
 }
 
 layout::Range GradSync::shard(const nn::Bucket& bucket) const {

@@ -1,6 +1,6 @@
 #pragma once
 // Learning rate: a pure function of the step, so that a resumed run and any layout follow the same
-// curve.
+// curve. A schedule is a shape after a warm-up; see learning_rate for all of them.
 
 #include <cstdint>
 
@@ -11,10 +11,27 @@ namespace trireme::optim {
 /// Steps of the warm-up: warmup_iter, or warmup_ratio of the run, rounded up.
 int64_t warmup_steps(const config::Scheduler& scheduler, int64_t total_steps);
 
-/// The rate of step `step` (from 0) of a run of `total_steps`, whose peak is `base`. The shape
-/// after the warm-up counts from step 0 and stays at alpha * base from total_steps on; the warm-up
-/// rises linearly from warmup_factor * base to where the shape is when it ends (as in OneFlow's
-/// schedulers). ConfigError for an unknown name or a warm-up that is longer than the run.
+/// The rate of step t (from 0) of a run of T = `total_steps`, whose peak is `base`.
+///
+/// The warm-up of W steps rises linearly from warmup_factor * base to where the shape is at W, or
+/// stays at warmup_factor * base (as OneFlow's schedulers do; LiBai's Warmup*LR are these). Shapes
+/// count from step 0, not from the end of the warm-up:
+///   warmup_constant          base
+///   warmup_linear            from base to alpha * base at T
+///   warmup_cosine            half a cosine from base to alpha * base at T
+///   warmup_cosine_annealing  half a cosine from base to eta_min at T
+///   warmup_step              base * gamma ^ floor(t / step_size)
+///   warmup_multistep         base * gamma ^ (milestones at or before t)
+///   warmup_exponential       base * gamma ^ t
+///   warmup_polynomial        (base - end) * (1 - t / T) ^ power + end; with `cycle`, T is the next
+///                            multiple of T
+///   wsd                      base, and over the last decay_ratio of the run down to alpha * base
+///                            (Hu et al., MiniCPM, 2024)
+///   inverse_sqrt             base * sqrt(W / t) from W on (Vaswani et al., 2017)
+///   one_cycle                half a cosine up to base at W, another one down to alpha * base at T
+///                            (Smith and Topin, 2018)
+/// Those that end at T stay there. ConfigError for an unknown name, a key that the shape lacks, and
+/// a warm-up (with wsd: and a decay) that is longer than the run.
 double learning_rate(const config::Scheduler& scheduler, double base, int64_t step,
                      int64_t total_steps);
 

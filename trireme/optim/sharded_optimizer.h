@@ -22,14 +22,14 @@ struct StepReport {
 
 class ShardedOptimizer {
  public:
-  /// Collective over the world. `mesh` and `store` (materialized with gradients, fp32 or fp64)
-  /// outlive it.
+  /// Collective over the world. `mesh` and `store` (materialized with gradients, fp32 or fp64, its
+  /// parameters frozen as `options` says) outlive it.
   ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
                    const config::Optim& options, int zero_stage);
 
   GradSync& sync() { return sync_; }
-  /// Finishes the sync and takes one step; gradients stay as they were synchronised. Collective
-  /// over the world.
+  /// Finishes the sync and takes one step. Gradients stay as they were synchronised, but for the
+  /// clipping of their values. Collective over the world.
   StepReport step(double lr);
 
   /// Steps taken: the only state that is no tensor.
@@ -38,14 +38,24 @@ class ShardedOptimizer {
   /// The state that this rank holds, "<parameter>.exp_avg" and so on, by name: views to save or to
   /// fill. Local.
   std::vector<nn::TensorPart> state() const;
+  /// "exp_avg" and so on: what any rank may hold.
+  std::vector<std::string> state_names() const { return optimizer_->state_names(); }
 
  private:
+  struct ParamState {
+    const nn::Param* param;
+    layout::Range flat;  // elements of its local slice that this rank steps
+    std::vector<State> kinds;
+    std::vector<at::Tensor> tensors;
+  };
   struct BucketState {
     nn::Bucket* bucket;
-    layout::Range range;             // of the flat buffers: what this rank steps
-    std::vector<at::Tensor> states;  // flat, of that range
+    layout::Range range;  // of the flat buffers: what this rank steps
+    std::vector<ParamState> params;
     std::vector<Segment> segments;
   };
+  void add(nn::Bucket& bucket);
+  void update(double lr, double grad_scale);
 
   const dist::DeviceMesh* mesh_;
   config::Optim options_;
@@ -54,6 +64,7 @@ class ShardedOptimizer {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<BucketState> buckets_;
   std::vector<Segment> counted_;  // for the norm
+  std::vector<Segment> all_;      // of all buckets, for a collective rule
   int64_t steps_ = 0;
 };
 

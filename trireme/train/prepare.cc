@@ -5,7 +5,9 @@
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/models/registry.h"
+#include "trireme/optim/groups.h"
 #include "trireme/optim/lr.h"
+#include "trireme/optim/optimizers.h"
 #include "trireme/text/tokenizer.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/run_state.h"
@@ -42,7 +44,9 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   if (config.train.evaluation.enabled && !config.data.valid.empty())
     run.valid_data = open_data(config, config.data.valid, false, vocab_size);
   run.length = config::resolve_length(config, run.plan.global_batch_size, run.train_data->size());
-  optim::warmup_steps(config.train.scheduler, run.length.steps);
+  optim::learning_rate(config.train.scheduler, config.optim.lr, 0, run.length.steps);
+  optim::check_groups(run.description.parameters, config.optim);
+  optim::make_optimizer(config.optim);
   return run;
 }
 

@@ -27,7 +27,7 @@ struct Prepared {
 };
 
 /// ConfigError and FormatError for what cannot be: layout, batch, length and schedule of the run,
-/// the model, missing or damaged datasets, a tokenizer that cannot be read or has more tokens than
+/// the model, the optimizer and its groups, missing or damaged datasets, a tokenizer that cannot be read or has more tokens than
 /// the model's vocabulary. Local.
 Prepared prepare(const config::RunConfig& given, int ranks);
 

@@ -5,23 +5,32 @@
 #include <algorithm>
 
 #include "trireme/layout/slices.h"
+#include "trireme/optim/groups.h"
+#include "trireme/optim/optimizers.h"
 
 namespace trireme::train {
 
 using layout::Axis;
 
 RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh& mesh, const layout::Coord& coord,
-                       int states, int zero_stage) {
+                       const config::Optim& optim, int zero_stage) {
+  const auto rule = optim::make_optimizer(optim);
   RankMemory memory;
-  int64_t state = 0;
+  int64_t split = 0, whole = 0;
   for (const layout::ParamSpec& spec : model.parameters) {
     if (!layout::holds(spec, coord.pp)) continue;
-    int64_t bytes = layout::local_slice(spec, mesh, coord).count() * std::max<int64_t>(4, base::size_of(spec.dtype));
-    memory.parameters += layout::local_slice(spec, mesh, coord).count() * base::size_of(spec.dtype);
-    memory.gradients += bytes;
-    state += states * bytes;
+    const int64_t count = layout::local_slice(spec, mesh, coord).count(), size = base::size_of(spec.dtype);
+    memory.parameters += count * size;
+    if (optim::is_frozen(spec.name, optim)) continue;
+    const int64_t wide = std::max<int64_t>(4, size);
+    memory.gradients += count * wide;
+    for (const optim::State& state : rule->states(spec)) {
+      if (state.shape) whole += layout::element_count(*state.shape) * wide;
+      else split += count * wide;
+    }
   }
-  memory.optimizer = zero_stage >= 1 ? layout::split_range(state, mesh.size(Axis::dp), coord.dp).size() : state;
+  memory.optimizer =
+      whole + (zero_stage >= 1 ? layout::split_range(split, mesh.size(Axis::dp), coord.dp).size() : split);
   return memory;
 }
 
@@ -29,7 +38,6 @@ std::string layout_report(const config::RunConfig& config, const layout::ModelDe
                           const layout::Mesh& mesh, const config::BatchPlan& plan) {
   constexpr double kMiB = 1 << 20;
   int zero = config.train.zero_optimization.effective_stage();
-  int states = config.optim.name == "adamw" ? 2 : config.optim.momentum > 0 ? 1 : 0;
   int64_t total = 0;
   for (const layout::ParamSpec& spec : model.parameters) total += layout::element_count(spec.shape);
   std::string text = fmt::format(
@@ -45,7 +53,7 @@ std::string layout_report(const config::RunConfig& config, const layout::ModelDe
       "stage", "blocks", "parameters", "weights MiB", "grads MiB", "optim MiB", "sum MiB");
   for (int stage = 0; stage < mesh.size(Axis::pp); ++stage) {
     layout::Coord coord{.pp = stage, .dp = 0, .tp = 0};
-    RankMemory memory = rank_memory(model, mesh, coord, states, zero);
+    RankMemory memory = rank_memory(model, mesh, coord, config.optim, zero);
     int64_t held = 0;
     for (const layout::ParamSpec& spec : model.parameters)
       if (layout::holds(spec, stage)) held += layout::local_slice(spec, mesh, coord).count();

@@ -14,9 +14,10 @@ struct RankMemory {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
   int64_t total() const { return parameters + gradients + optimizer; }
 };
-/// Pure. `states`: tensors that the optimizer keeps a parameter; from ZeRO stage 1 on they are split over dp.
+/// Pure. Frozen parameters have no gradients and no state; from ZeRO stage 1 on the others' states are split over dp,
+/// but for small ones that every rank keeps whole.
 RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh& mesh, const layout::Coord& coord,
-                       int states, int zero_stage);
+                       const config::Optim& optim, int zero_stage);
 
 /// A table for a person: degrees, batch, and each stage's layers, parameters and memory per rank.
 std::string layout_report(const config::RunConfig& config, const layout::ModelDescription& model,

@@ -53,7 +53,7 @@ std::string save_run(const Prepared& run, const Assembly& assembly, const optim:
 
 void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoint) {
   const config::RunConfig& config = run.config;
-  bool stateless = config.optim.name == "sgd" && config.optim.momentum == 0;  // plain SGD keeps nothing
+  bool stateless = config.optim.name == "sgd" && config.optim.momentum.value_or(0) == 0;  // plain SGD keeps nothing
   if (!checkpoint.manifest() || (!stateless && !checkpoint.has_optimizer())) {
     throw base::ConfigError(fmt::format("{} holds no training state to resume{}; start from its weights with model.pretrained",
                                         checkpoint.path(),
@@ -97,7 +97,7 @@ std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& mani
 Position restore_run(const checkpoint::Checkpoint& checkpoint, optim::ShardedOptimizer& optimizer) {
   const checkpoint::Manifest& manifest = *checkpoint.manifest();
   std::vector<nn::TensorPart> parts = optimizer.state();
-  if (!parts.empty()) checkpoint::load_optimizer(checkpoint, parts);
+  if (!parts.empty()) checkpoint::load_optimizer(checkpoint, parts, optimizer.state_names());
   optimizer.set_steps_taken(manifest.optimizer.value("steps_taken", manifest.step));
   return {.step = manifest.step, .consumed_samples = manifest.consumed_samples};
 }

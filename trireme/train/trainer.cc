@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/allocator.h"
+#include "trireme/optim/groups.h"
 #include "trireme/optim/lr.h"
 #include "trireme/train/auto_schedule.h"
 #include "trireme/train/evaluator.h"
@@ -44,6 +45,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   auto run = assemble(prepared.model, prepared.placement, config.data.seq_length, world);
   const dist::DeviceMesh& mesh = run->mesh;
   open_folder(config, mesh.world, log);
+  optim::freeze(run->model->store, config.optim);
   make_parameters(*run, true, source ? &*source : nullptr);
   optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim,
                                     config.train.zero_optimization.effective_stage());
