@@ -234,3 +234,21 @@ def test_exit_codes(tiny, tmp_path):
     refused(train(tiny, tmp_path / "run", "train.dist.timeout_s=1", code=3, env=lonely), "127.0.0.1:1")
     (tmp_path / "file").write_text("")
     refused(train(tiny, tmp_path / "file/run", code=4), str(tmp_path / "file/run"))
+
+
+def test_optimizers_schedules_and_groups(tiny, tmp_path):
+    """A dry run draws the learning rate, groups are checked by name, and a run with frozen parameters resumes."""
+    words = ["train.scheduler.name=wsd", "train.scheduler.decay_ratio=0.5", "train.train_iter=12"]
+    drawn = trireme("train", "--config", tiny, "--dry-run", "--plot-lr", *words).stdout
+    assert "learning rate, wsd, 12 steps" in drawn and "█" in drawn
+    curve = json.loads(trireme("train", "--config", tiny, "--dry-run", "--plot-lr", "--json", *words).stdout)
+    assert curve["steps"] == 12 and [p["step"] for p in curve["points"]] == list(range(1, 13))
+    assert curve["points"][5]["lr"] == pytest.approx(1e-3) and curve["points"][11]["lr"] < 3e-4
+    refused = trireme("train", "--config", tiny, "--dry-run", "optim.groups=[{pattern: nothing.*}]", code=2)
+    assert "matches no parameter" in refused.stderr
+    words = ["optim.name=muon", "optim.groups=[{pattern: '*.wpe.weight', freeze: true}]", "train.zero_optimization.stage=1",
+             "train.scheduler.name=warmup_constant", "--ranks", 2]
+    train(tiny, tmp_path / "whole", *words, "train.train_iter=4")
+    train(tiny, tmp_path / "parts", *words, "train.train_iter=2")
+    train(tiny, tmp_path / "parts", *words, "train.train_iter=4", "--resume")
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "trireme/optim/rules.h"
@@ -85,7 +86,9 @@ class Adafactor final : public Optimizer {
       std::vector<double>& own = numbers[whole_.index(segment.param)];
       own[0] += segment.data.square().sum(at::kDouble).item<double>();
       if (!factored(segment.param->spec)) continue;
-      double* rows = own.data() + 1;
+      // Apart first, as if data ranks had shards: ZeRO stages add in one order.
+      std::vector<double> part(own.size(), 0);
+      double* rows = part.data() + 1;
       double* columns = rows + Factors(segment.param->spec.shape).rows;
       const T* grad = segment.grad.const_data_ptr<T>();
       for_each_element(segment, [&](int64_t i, int64_t row, int64_t column) {
@@ -93,6 +96,7 @@ class Adafactor final : public Optimizer {
         rows[row] += g * g;
         columns[column] += g * g;
       });
+      std::ranges::transform(own, part, own.begin(), std::plus<>());
     }
     whole_.sum(numbers);
     return numbers;

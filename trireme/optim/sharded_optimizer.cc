@@ -11,9 +11,10 @@
 namespace trireme::optim {
 namespace {
 
+// Within `a`, also where nothing is left.
 layout::Range intersect(layout::Range a, layout::Range b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
+  const int64_t begin = std::clamp(b.begin, a.begin, a.end);
+  return {begin, std::clamp(b.end, begin, a.end)};
 }
 
 layout::Range place(const nn::Bucket& bucket, size_t index) {

@@ -50,6 +50,7 @@ bool WholeTensors::sharded() const {
 void WholeTensors::sum(std::vector<std::vector<double>>& numbers) const {
   base::check(numbers.size() == places_.size(), "{} lists of numbers for {} parameters",
               numbers.size(), places_.size());
+  if (places_.empty()) return;
   std::vector<double> flat;
   for (const std::vector<double>& list : numbers) flat.insert(flat.end(), list.begin(), list.end());
   const auto reduce = [&](const comm::Comm& comm) {
