@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 
+#include "trireme/base/error.h"
 #include "trireme/optim/optimizers.h"
 
 namespace trireme::optim {
