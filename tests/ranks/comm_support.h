@@ -1,5 +1,6 @@
 #pragma once
-// Runs a body as N ranks: threads of this process, or processes forked from it.
+// Runs a body as N ranks: threads of this process, processes forked from it, either on one host or
+// as if they were on two with TCP between them, or the processes that mpirun started.
 
 #include <gtest/gtest.h>
 
@@ -17,8 +18,8 @@ constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
-constexpr const char* kNoForkUnderTsan =
-    "ranks as processes: ThreadSanitizer's run-time does not follow forks";
+constexpr const char* kNoFork =
+    "ranks as forked processes: not under ThreadSanitizer, not under mpirun";
 
 using Body = std::function<void(Backend&)>;
 using std::chrono::milliseconds;
@@ -26,9 +27,15 @@ using std::chrono::milliseconds;
 /// How a rank ended: its error, empty where it had none; "signal 9" where its process was killed.
 using Outcomes = std::vector<std::string>;
 
-enum class Kind { threads, processes };
+enum class Kind { threads, processes, thread_hosts, process_hosts, mpi };
 Outcomes run_ranks(Kind kind, int ranks, const Body& body,
                    milliseconds timeout = std::chrono::seconds(60));
+/// The same on hosts of the test's choice, with TCP between them; `hosts[r]` is rank r's.
+Outcomes run_on_hosts(Kind kind, const std::vector<int>& hosts, const Body& body,
+                      milliseconds timeout = std::chrono::seconds(60));
+
+/// Whether mpirun started this process; then only tests of kind `mpi` run.
+bool under_mpirun();
 
 /// Throws with `what` unless `condition` holds; works in every rank.
 void require(bool condition, const std::string& what);
@@ -52,12 +59,15 @@ class Watch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Tests that hold for ranks as threads and as processes.
+/// Tests that hold for ranks of every kind.
 class CommTest : public testing::TestWithParam<Kind> {
  protected:
   Outcomes run(int ranks, const Body& body, milliseconds timeout = std::chrono::seconds(60)) {
     return run_ranks(GetParam(), ranks, body, timeout);
   }
+  /// Whether there are that many ranks: mpirun has started a number of them.
+  bool fits(int ranks) const;
 };
+constexpr const char* kTooFewRanks = "mpirun has started fewer ranks";
 
 }  // namespace trireme::comm

@@ -151,6 +151,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// The number of the host that a world rank runs on.
+  virtual int host(int rank) const = 0;
   /// Collective over `ranks` (world ranks in group order, the caller among them). `name` is unique
   /// per group and appears in errors.
   virtual Comm make(std::vector<int> ranks, const std::string& name) = 0;

@@ -23,15 +23,6 @@ double seconds(Clock::duration time) {
 }
 }  // namespace
 
-struct Endpoint::Message : Link {
-  uint64_t group = 0, tag = 0;
-  int source = 0;
-  bool lent = false;  // the payload is the sender's buffer, which the sender keeps until `taken`
-  std::atomic<uint32_t> taken{0};
-  int64_t bytes = 0;
-  uint64_t payload = 0;
-};
-
 /// While it lives, a thread of the rank is inside, and the progress thread leaves the work to it.
 class Endpoint::Caller {
  public:
@@ -100,7 +91,7 @@ class Endpoint::Receive : public Op, public Task {
       message_->taken.store(1);
       rank_.segment_->rank(peer_).bell.ring();
     } else {
-      give_back(*rank_.segment_, peer_, message_);
+      rank_.release(message_);
     }
     finish();
     return Step::finished;
@@ -169,6 +160,16 @@ void Endpoint::close() {
   progress_.join();
   segment_->rank(rank_).left = 1;
   for (int r = 0; r < segment_->ranks(); ++r) segment_->rank(r).bell.ring();
+  if (wire_) wire_->close();
+}
+
+void Endpoint::attach(std::shared_ptr<Wire> wire) {
+  wire_ = std::move(wire);
+  wire_->start(segment_, arena_, rank_, pending_, timeout_);
+}
+
+bool Endpoint::has_left(int rank) const {
+  return segment_->here(rank) ? segment_->rank(rank).left != 0 : wire_->left(rank);
 }
 
 SharedBuffer Endpoint::alloc(size_t bytes) {
@@ -178,29 +179,56 @@ SharedBuffer Endpoint::alloc(size_t bytes) {
           })};
 }
 
-Work Endpoint::send(const void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
-                    const std::string& name) {
-  bool lend = bytes > kLend && segment_->reachable(data, bytes);
-  auto* message = new (arena_->alloc(sizeof(Message) + (lend ? 0 : bytes))) Message;
+Message* Endpoint::draft(uint64_t group, uint64_t tag, int64_t bytes) {
+  auto* message = new (arena_->alloc(sizeof(Message) + bytes)) Message;
   message->group = group;
   message->tag = tag;
-  message->source = rank_;
-  message->lent = lend;
+  message->source = message->owner = rank_;
   message->bytes = bytes;
-  std::byte* copy = reinterpret_cast<std::byte*>(message) + sizeof(Message);
-  message->payload = segment_->offset_of(lend ? data : copy);
-  if (!lend && bytes > 0) std::memcpy(copy, data, bytes);
-  auto deliver = [&] {
-    push(*segment_, segment_->rank(peer).inbox, segment_->offset_of(message));
-    segment_->rank(peer).bell.ring();
-  };
+  message->payload = segment_->offset_of(message->own_payload());
+  return message;
+}
+
+void Endpoint::post(int peer, Message* message) {
+  if (!segment_->here(peer)) return wire_->send(peer, message);
+  push(*segment_, segment_->rank(peer).inbox, segment_->offset_of(message));
+  segment_->rank(peer).bell.ring();
+}
+
+Message* Endpoint::take(uint64_t group, int peer, uint64_t tag) {
+  auto found = arrived_.find({group, peer, tag});
+  if (found == arrived_.end()) return nullptr;
+  Message* message = found->second.front();
+  found->second.pop_front();
+  if (found->second.empty()) arrived_.erase(found);
+  return message;
+}
+
+void Endpoint::release(Message* message) {
+  if (message->owner == rank_)
+    arena_->free(reinterpret_cast<std::byte*>(message));
+  else
+    give_back(*segment_, message->owner, message);
+}
+
+Work Endpoint::send(const void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
+                    const std::string& name) {
+  bool lend = bytes > kLend && segment_->here(peer) && segment_->reachable(data, bytes);
+  Message* message = draft(group, tag, lend ? 0 : bytes);
+  if (lend) {
+    message->lent = true;
+    message->bytes = bytes;
+    message->payload = segment_->offset_of(data);
+  } else if (bytes > 0) {
+    std::memcpy(message->own_payload(), data, bytes);
+  }
   if (!lend && !segment_->failed()) {
-    deliver();
+    post(peer, message);
     return {};
   }
   auto op = std::make_shared<Send>(shared_from_this(), message, peer, name);
   start([&] {
-    deliver();
+    post(peer, message);
     return op;
   });
   return Work(op);
@@ -210,15 +238,12 @@ Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64
                        const std::string& name) {
   auto op = std::make_shared<Receive>(shared_from_this(), data, bytes, peer, tag, name);
   start([&]() -> std::shared_ptr<Task> {
-    Key key{group, peer, tag};
-    auto found = arrived_.find(key);
-    if (found == arrived_.end()) {
-      expected_[key].push_back(op);
+    Message* message = take(group, peer, tag);
+    if (message == nullptr) {
+      expected_[{group, peer, tag}].push_back(op);
       return nullptr;
     }
-    op->match(found->second.front());
-    found->second.pop_front();
-    if (found->second.empty()) arrived_.erase(found);
+    op->match(message);
     return op;
   });
   return Work(op);
@@ -328,7 +353,7 @@ void Endpoint::check_peers(Op& op, Clock::time_point since) {
   if (op.finished() || segment_->failed()) return;
   std::vector<int> awaited = op.awaited();
   for (int r : awaited) {
-    if (segment_->rank(r).left == 0) continue;
+    if (!has_left(r)) continue;
     // What it did before it left is visible now; it counts if it was enough.
     std::vector<int> still = op.awaited();
     bool arrived = segment_->rank(rank_).inbox.load() != 0 ||

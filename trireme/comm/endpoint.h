@@ -6,7 +6,8 @@
 // waits for one drives all of them; while nobody waits, a progress thread does, so operations
 // advance while the rank computes. It sleeps on a futex when there is nothing to do. A wait looks a
 // few times, yields, then sleeps, since ranks may outnumber cores. Point-to-point messages are
-// handled here; collectives are in segment_group.h.
+// handled here; collectives are in segment_group.h and message_group.h. Ranks of other hosts are
+// reached through a wire (wire.h).
 //
 // The first error ends the job: it is recorded in the segment, all operations of all ranks fail
 // with it, and when a wait has thrown, no peer touches this rank's buffers any more.
@@ -25,7 +26,9 @@
 
 #include "trireme/comm/arena.h"
 #include "trireme/comm/comm.h"
+#include "trireme/comm/message.h"
 #include "trireme/comm/segment.h"
+#include "trireme/comm/wire.h"
 
 namespace trireme::comm {
 
@@ -69,6 +72,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
  public:
   Endpoint(std::shared_ptr<Segment> segment, int rank, std::chrono::milliseconds timeout);
   ~Endpoint();
+  /// Connects the ranks of other hosts; before the first operation.
+  void attach(std::shared_ptr<Wire> wire);
   /// Ends in good order: later operations fail, and peers that wait for this rank are told that it
   /// left.
   void close();
@@ -87,6 +92,14 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   Work receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
                const std::string& name);
 
+  /// Messages for tasks. `draft` makes one to fill in, of any thread; `post` sends it and gives it
+  /// away. `take` yields the next one that has arrived from a world rank, or null; in steps only.
+  /// Who took one gives it back with `release`.
+  Message* draft(uint64_t group, uint64_t tag, int64_t bytes);
+  void post(int peer, Message* message);
+  Message* take(uint64_t group, int peer, uint64_t tag);
+  void release(Message* message);
+
   /// Runs `enqueue`, which makes one new operation known to a task and returns the task if that is
   /// new too, and does at once what can be done.
   void start(const std::function<std::shared_ptr<Task>()>& enqueue);
@@ -95,7 +108,6 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
  private:
   friend class Op;
-  struct Message;
   class Receive;
   class Send;
   class Caller;
@@ -109,8 +121,11 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void await_quiet_peers();
   void run_progress();
 
+  bool has_left(int rank) const;
+
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<Arena> arena_;
+  std::shared_ptr<Wire> wire_;  // null: all ranks are on this host
   int rank_;
   std::chrono::milliseconds timeout_;
 

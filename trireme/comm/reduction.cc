@@ -102,44 +102,89 @@ void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* c
   }
 }
 
-template <class T>
-void reduce_as(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs,
-               int64_t count, Reduce how) {
-  if (how == Reduce::sum)
-    reduce_as<T, Reduce::sum>(sources, outputs, count);
-  else
-    reduce_as<T, Reduce::max>(sources, outputs, count);
+template <class T, Reduce kReduce>
+void reduce_onwards_as(const std::byte* before, std::span<const std::byte* const> sources,
+                       std::byte* out, bool last, int64_t count) {
+  using A = decltype(widen(T{}));
+  constexpr int64_t kBlock = 1024;
+  A sum[kBlock];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    int64_t n = std::min(kBlock, count - begin);
+    if (before != nullptr) {
+      std::memcpy(sum, before + begin * sizeof(A), n * sizeof(A));
+    } else {
+      const T* first = reinterpret_cast<const T*>(sources[0]) + begin;
+      for (int64_t i = 0; i < n; ++i) sum[i] = widen(first[i]);
+    }
+    for (const std::byte* source : sources.subspan(before != nullptr ? 0 : 1)) {
+      const T* next = reinterpret_cast<const T*>(source) + begin;
+      for (int64_t i = 0; i < n; ++i) sum[i] = combine<kReduce>(sum[i], widen(next[i]));
+    }
+    if (last) {
+      T* to = reinterpret_cast<T*>(out) + begin;
+      for (int64_t i = 0; i < n; ++i) to[i] = narrow<T>(sum[i]);
+    } else {
+      std::memcpy(out + begin * sizeof(A), sum, n * sizeof(A));
+    }
+  }
+}
+
+/// Calls `call` with a value of the C++ type that `dtype` stands for.
+template <class F>
+void with_type(DType dtype, F&& call) {
+  switch (dtype) {
+    case DType::f64:
+      return call(double{});
+    case DType::f32:
+      return call(float{});
+    case DType::bf16:
+      return call(BFloat16{});
+    case DType::f16:
+      return call(Float16{});
+    case DType::i64:
+      return call(int64_t{});
+    case DType::i32:
+      return call(int32_t{});
+    case DType::i16:
+      return call(int16_t{});
+    case DType::u16:
+      return call(uint16_t{});
+    case DType::i8:
+      return call(int8_t{});
+    case DType::u8:
+      return call(uint8_t{});
+    case DType::boolean:
+      return call(bool{});
+  }
+  throw base::InternalError("a reduction of an unknown type");
 }
 
 }  // namespace
 
 void reduce(std::span<const std::byte* const> sources, std::span<std::byte* const> outputs,
             int64_t count, DType dtype, Reduce how) {
-  switch (dtype) {
-    case DType::f64:
-      return reduce_as<double>(sources, outputs, count, how);
-    case DType::f32:
-      return reduce_as<float>(sources, outputs, count, how);
-    case DType::bf16:
-      return reduce_as<BFloat16>(sources, outputs, count, how);
-    case DType::f16:
-      return reduce_as<Float16>(sources, outputs, count, how);
-    case DType::i64:
-      return reduce_as<int64_t>(sources, outputs, count, how);
-    case DType::i32:
-      return reduce_as<int32_t>(sources, outputs, count, how);
-    case DType::i16:
-      return reduce_as<int16_t>(sources, outputs, count, how);
-    case DType::u16:
-      return reduce_as<uint16_t>(sources, outputs, count, how);
-    case DType::i8:
-      return reduce_as<int8_t>(sources, outputs, count, how);
-    case DType::u8:
-      return reduce_as<uint8_t>(sources, outputs, count, how);
-    case DType::boolean:
-      return reduce_as<bool>(sources, outputs, count, how);
-  }
-  throw base::InternalError("a reduction of an unknown type");
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    if (how == Reduce::sum)
+      reduce_as<T, Reduce::sum>(sources, outputs, count);
+    else
+      reduce_as<T, Reduce::max>(sources, outputs, count);
+  });
+}
+
+DType accumulation_type(DType dtype) {
+  return dtype == DType::bf16 || dtype == DType::f16 ? DType::f32 : dtype;
+}
+
+void reduce_onwards(const std::byte* before, std::span<const std::byte* const> sources,
+                    std::byte* out, bool last, int64_t count, DType dtype, Reduce how) {
+  with_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    if (how == Reduce::sum)
+      reduce_onwards_as<T, Reduce::sum>(before, sources, out, last, count);
+    else
+      reduce_onwards_as<T, Reduce::max>(before, sources, out, last, count);
+  });
 }
 
 }  // namespace trireme::comm

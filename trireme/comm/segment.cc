@@ -64,8 +64,8 @@ Segment::~Segment() {
   ::close(fd_);
 }
 
-std::shared_ptr<Segment> Segment::create(int ranks, bool one_process) {
-  base::check(ranks >= 1, "a segment for {} ranks", ranks);
+std::shared_ptr<Segment> Segment::create(int ranks, std::span<const int> here, bool one_process) {
+  base::check(!here.empty(), "a segment without ranks");
   int fd = ::memfd_create("trireme", MFD_CLOEXEC);
   if (fd < 0) throw base::IoError("shared memory", errno, "create (memfd_create)");
   // Addresses, not memory: pages exist once they are touched. No rank can use more than the machine
@@ -73,7 +73,7 @@ std::shared_ptr<Segment> Segment::create(int ranks, bool one_process) {
   uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   uint64_t arena = std::max<uint64_t>(memory, uint64_t{1} << 30) / kPage * kPage;
   uint64_t begin = (sizeof(Header) + ranks * sizeof(RankBlock) + kPage - 1) / kPage * kPage;
-  if (::ftruncate(fd, static_cast<off_t>(begin + ranks * arena)) != 0) {
+  if (::ftruncate(fd, static_cast<off_t>(begin + here.size() * arena)) != 0) {
     int error = errno;
     ::close(fd);
     throw base::IoError("shared memory", error, "set the size");
@@ -85,6 +85,7 @@ std::shared_ptr<Segment> Segment::create(int ranks, bool one_process) {
   header->arena_begin = begin;
   header->arena_size = arena;
   for (int r = 0; r < ranks; ++r) new (&header->rank[r]) RankBlock;
+  for (size_t i = 0; i < here.size(); ++i) header->rank[here[i]].arena = static_cast<int>(i);
   return segment;
 }
 
@@ -107,7 +108,7 @@ uint64_t Segment::arena_size() const {
   return at<Header>(0)->arena_size;
 }
 uint64_t Segment::arena_begin(int rank) const {
-  return at<Header>(0)->arena_begin + rank * arena_size();
+  return at<Header>(0)->arena_begin + this->rank(rank).arena * arena_size();
 }
 
 bool Segment::failed() const {
@@ -115,11 +116,14 @@ bool Segment::failed() const {
 }
 
 void Segment::fail(int blamed, const std::string& why) {
+  fail(fmt::format("rank {} {}", blamed, why));
+}
+
+void Segment::fail(const std::string& text) {
   auto* header = at<Header>(0);
   uint32_t none = 0;
   if (header->failure.compare_exchange_strong(none, 1)) {
-    std::string text = fmt::format("rank {} {}", blamed, why).substr(0, sizeof header->text - 1);
-    std::memcpy(header->text, text.c_str(), text.size() + 1);
+    std::memcpy(header->text, text.data(), std::min(text.size(), sizeof header->text - 1));
     header->failure.store(2);
   }
   for (int r = 0; r < ranks(); ++r) rank(r).bell.ring();

@@ -3,18 +3,19 @@
 // sleeps and is woken.
 //
 // It is a memfd, so it has no name: nothing is left when its last process ends, however that
-// happens. It starts with a record of the job's failure and a block for each rank, followed by one
-// arena a rank (see arena.h). Places are given as offsets from its start, since processes map it at
-// different addresses. When all ranks share one process, any address of that process is such an
-// offset, so ranks reach each other's memory without a copy: backends `threads` and `shm` are one
-// algorithm over a segment. It holds no locks: a rank that is killed at any point leaves nothing
-// that could block another.
+// happens. It starts with a record of the job's failure and a block for each rank of the job,
+// followed by one arena for each rank of this host (see arena.h). Places are given as offsets from
+// its start, since processes map it at different addresses. When all ranks share one process, any
+// address of that process is such an offset, so ranks reach each other's memory without a copy:
+// backends `threads` and `shm` are one algorithm over a segment. It holds no locks: a rank that is
+// killed at any point leaves nothing that could block another.
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace trireme::comm {
@@ -49,10 +50,13 @@ class Segment {
     /// Set when the rank has ended in good order.
     std::atomic<uint32_t> left{0};
     std::atomic<int> process{0};
+    /// Which arena is the rank's; -1: the rank runs on another host.
+    int arena = -1;
   };
 
-  /// A new segment. `one_process`: all ranks live in the calling process.
-  static std::shared_ptr<Segment> create(int ranks, bool one_process);
+  /// A new segment of a job of `ranks`, of which `here` run on this host. `one_process`: these all
+  /// live in the calling process.
+  static std::shared_ptr<Segment> create(int ranks, std::span<const int> here, bool one_process);
   /// Maps the segment behind `fd` (which stays the caller's).
   static std::shared_ptr<Segment> attach(int fd);
   Segment(const Segment&) = delete;
@@ -62,6 +66,8 @@ class Segment {
   /// The memfd, to pass on to other processes.
   int fd() const { return fd_; }
   RankBlock& rank(int rank) const;
+  /// Whether a rank runs on this host.
+  bool here(int rank) const { return this->rank(rank).arena >= 0; }
   uint64_t arena_begin(int rank) const;
   uint64_t arena_size() const;
 
@@ -81,6 +87,7 @@ class Segment {
   /// Records the job's failure (the first one stays) and wakes everybody. `rank` is the one to
   /// blame.
   void fail(int rank, const std::string& why);
+  void fail(const std::string& text);
   bool failed() const;
   /// The text of the recorded failure.
   std::string failure() const;

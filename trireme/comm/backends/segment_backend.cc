@@ -1,16 +1,22 @@
 #include "trireme/comm/backends/segment_backend.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/comm/message_group.h"
 #include "trireme/comm/segment_group.h"
 
 namespace trireme::comm {
 
 SegmentBackend::SegmentBackend(std::shared_ptr<Segment> segment, int rank,
-                               std::chrono::milliseconds timeout)
-    : endpoint_(std::make_shared<Endpoint>(std::move(segment), rank, timeout)) {}
+                               std::chrono::milliseconds timeout, std::vector<int> hosts,
+                               std::shared_ptr<Wire> wire)
+    : endpoint_(std::make_shared<Endpoint>(std::move(segment), rank, timeout)),
+      hosts_(std::move(hosts)) {
+  if (wire != nullptr) endpoint_->attach(std::move(wire));
+}
 
 SegmentBackend::~SegmentBackend() {
   endpoint_->close();
@@ -29,10 +35,18 @@ Comm SegmentBackend::make(std::vector<int> ranks, const std::string& name) {
   int index = static_cast<int>(own - ranks.begin());
   if (ranks.size() == 1) return {std::move(ranks), 0, name, nullptr};
 
+  uint64_t tag = base::hash_bytes(ranks.data(), ranks.size() * sizeof(int), base::hash_text(name));
+  std::vector<int> hosts;
+  for (int r : ranks) hosts.push_back(host(r));
+  if (std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end()) {
+    uint64_t id = base::hash_combine(tag, ++made_[tag]);
+    auto group = std::make_shared<MessageGroup>(endpoint_, ranks, hosts, name, id);
+    return {std::move(ranks), index, name, std::move(group)};
+  }
+
   // The first member makes the shared block and tells the others where it is, by messages outside
   // of any group.
   constexpr uint64_t kNoGroup = 0;
-  uint64_t tag = base::hash_bytes(ranks.data(), ranks.size() * sizeof(int), base::hash_text(name));
   uint64_t block = 0;
   Segment& segment = endpoint_->segment();
   if (index == 0) {
