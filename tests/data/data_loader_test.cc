@@ -140,6 +140,32 @@ TEST(Loader, CutsTheLastBatchAtTheEnd) {
   EXPECT_EQ(loader.next()[0].rows(), 0);
 }
 
+TEST(Loader, StepsOfChangingSizeLoseNoSample) {
+  auto dataset = std::make_shared<Tens>();
+  const auto size = [](int64_t consumed) { return consumed < 5 ? int64_t{5} : consumed < 12 ? 7 : 12; };
+  for (int64_t first : {0, 5, 12}) {
+    Ids all;
+    std::vector<std::unique_ptr<Loader>> ranks;
+    for (int rank = 0; rank < 2; ++rank)
+      ranks.push_back(std::make_unique<Loader>(
+          dataset, LoaderOptions{.micro_batch_size = 3, .micro_batches = 2, .dp_rank = rank, .dp_size = 2,
+                                 .first_sample = first, .end_sample = 30, .batch_size = size}));
+    for (int step = 0; step < 5; ++step) {
+      std::vector<std::vector<Batch>> batches{ranks[0]->next(), ranks[1]->next()};
+      for (size_t m = 0; m < 2; ++m)
+        for (const auto& rank : batches) {
+          Ids samples = samples_of(rank[m]);
+          all.insert(all.end(), samples.begin(), samples.end());
+        }
+    }
+    Ids expected;
+    for (int64_t i = first; i < 30; ++i) expected.push_back(i);
+    EXPECT_EQ(all, expected);
+  }
+  Loader large(dataset, {.batch_size = [](int64_t) { return 2; }});
+  EXPECT_THROW(large.next(), base::InternalError);
+}
+
 TEST(Loader, RethrowsTheReadersErrorInItsPlace) {
   Loader loader(std::make_shared<Tens>(5), {.micro_batch_size = 2, .prefetch = 8});
   EXPECT_EQ(samples_of(loader.next()[0]), (Ids{0, 1}));

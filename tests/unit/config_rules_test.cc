@@ -102,6 +102,35 @@ TEST(RunLength, FromEachKey) {
               HasSubstr("1 passes over 0 samples"));
 }
 
+TEST(BatchRampup, RisesEvenlyAndThenStays) {
+  const BatchRampup rampup{.start = 4, .increment = 2, .samples = 30};  // rises to 6, 8, 10 in thirds
+  EXPECT_EQ(batch_size_at(rampup, 10, 0), 4);
+  EXPECT_EQ(batch_size_at(rampup, 10, 9), 4);
+  EXPECT_EQ(batch_size_at(rampup, 10, 10), 6);
+  EXPECT_EQ(batch_size_at(rampup, 10, 29), 8);
+  EXPECT_EQ(batch_size_at(rampup, 10, 30), 10);
+  EXPECT_EQ(batch_size_at({}, 10, 0), 10);
+  EXPECT_THAT(error_of([&] { batch_size_at(rampup, 11, 0); }), HasSubstr("an increment that divides 7"));
+  EXPECT_THAT(error_of([&] { batch_size_at(rampup, 2, 0); }), HasSubstr("do not lead to the 2 samples"));
+  EXPECT_THAT(error_of([&] { parse("train: {batch_rampup: {start: 4}}", "f"); }),
+              HasSubstr("start, increment and samples"));
+}
+
+TEST(BatchRampup, LengthsCountItsSteps) {
+  RunConfig config;
+  config.train.batch_rampup = {.start = 4, .increment = 2, .samples = 30};
+  // Steps of 4, 4, 4, 6, 6, 8 samples consume 32; whole ones follow.
+  config.train.train_iter = 8;
+  EXPECT_EQ(resolve_length(config, 10, 0), (RunLength{8, 52}));
+  config.train.train_iter = 2;
+  EXPECT_EQ(resolve_length(config, 10, 0), (RunLength{2, 8}));
+  config.train.train_iter.reset();
+  for (auto [samples, steps] : {std::pair<int64_t, int64_t>{53, 9}, {52, 8}, {33, 7}, {32, 6}, {31, 6}, {5, 2}, {1, 1}}) {
+    config.train.train_samples = samples;
+    EXPECT_EQ(resolve_length(config, 10, 0), (RunLength{steps, samples})) << samples;
+  }
+}
+
 TEST(StageLayers, CustomIdsBecomeCounts) {
   Dist dist{.pipeline_parallel_size = 2};
   EXPECT_EQ(resolve_stage_layers(dist, 4, 2), std::nullopt);

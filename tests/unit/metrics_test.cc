@@ -94,13 +94,18 @@ TEST(JsonLine, HasTheFieldsInOrderAndRoundTrips) {
                       .samples = 2,
                       .step_seconds = 0.25,
                       .tokens_per_second = 40,
-                      .memory = 1024};
+                      .memory = 1024,
+                      .phases = {.data = 0.5, .forward = 1, .backward = 2, .wait = 3, .optimizer = 4},
+                      .slowest_rank = 3,
+                      .slowest_excess = 0.125};
   std::string line = to_json_line(metrics);
   EXPECT_EQ(
       line,
       R"({"step": 7, "loss": 0.30000000000000004, "lr": 1e-08, "grad_norm": 5e-324, "loss_scale": null, )"
       R"("tokens": 10, "samples": 2, "step_seconds": 0.25, "tokens_per_second": 40, )"
-      R"("model_flops_utilization": null, "memory": 1024})");
+      R"("model_flops_utilization": null, "memory": 1024, "data_seconds": 0.5, "forward_seconds": 1, )"
+      R"("backward_seconds": 2, "wait_seconds": 3, "optimizer_seconds": 4, "checkpoint_seconds": 0, )"
+      R"("slowest_rank": 3, "slowest_excess": 0.125})");
   EXPECT_EQ(base::parse_json(line, "line")["loss"].get<double>(), 0.1 + 0.2);
   metrics.loss = std::nan("");
   metrics.grad_norm = HUGE_VAL;
@@ -149,6 +154,33 @@ TEST_F(Metrics, RefusesADamagedLine) {
   std::ofstream(path_ + "/metrics.jsonl") << "{\"loss\": 1}\n";
   EXPECT_THAT([&] { MetricsWriter writer(path_, 3); },
               ::testing::ThrowsMessage<base::FormatError>(HasSubstr("integer \"step\"")));
+}
+
+TEST_F(Metrics, CsvHasTheSameNumbersAndResumes) {
+  const auto rows = [&] { return base::read_file(path_ + "/metrics.csv"); };
+  {
+    MetricsWriter writer(path_, 0, true);
+    writer.write(StepMetrics{.step = 1, .loss = 0.1 + 0.2});
+    writer.write(EvalMetrics{.step = 1, .eval_loss = 2});
+    writer.write(StepMetrics{.step = 2, .loss = std::nan("")});
+  }
+  EXPECT_THAT(rows(), ::testing::StartsWith("step,loss,lr,grad_norm,loss_scale,tokens"));
+  EXPECT_THAT(rows(), HasSubstr("\n1,0.30000000000000004,0,0,,0"));
+  EXPECT_THAT(rows(), HasSubstr("\n2,nan,0"));
+  { MetricsWriter writer(path_, 1, true); }
+  EXPECT_THAT(rows(), HasSubstr("\n1,"));
+  EXPECT_THAT(rows(), Not(HasSubstr("\n2,")));
+  std::ofstream(path_ + "/metrics.csv") << "step,other\n";
+  EXPECT_THAT([&] { MetricsWriter writer(path_, 1, true); },
+              ::testing::ThrowsMessage<base::FormatError>(HasSubstr("other columns")));
+}
+
+TEST(Prometheus, NumbersAreGauges) {
+  const std::string text = to_prometheus({.step = 3, .loss = std::nan(""), .lr = 0.5});
+  EXPECT_THAT(text, HasSubstr("# TYPE trireme_step gauge\ntrireme_step 3\n"));
+  EXPECT_THAT(text, HasSubstr("trireme_loss NaN\n"));
+  EXPECT_THAT(text, HasSubstr("trireme_lr 0.5\n"));
+  EXPECT_THAT(text, Not(HasSubstr("loss_scale")));
 }
 
 TEST(ProgressText, Durations) {

@@ -1,8 +1,10 @@
 #include "tools/trireme/config_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tools/trireme/subcommands.h"
+#include "trireme/config/deepspeed.h"
 #include "trireme/config/load.h"
 
 namespace trireme::tools {
@@ -30,13 +32,23 @@ void ConfigOptions::add_to(CLI::App& command) {
           },
           "print every configuration key with its type, default and meaning")
       ->trigger_on_parse();
+  command.add_option("--deepspeed", deepspeed, "a DeepSpeed configuration whose keys win over the file's");
   command.add_option("overrides", overrides, "key=value settings, for example train.train_iter=50");
 }
 
-config::RunConfig ConfigOptions::load() const { return config::load(path, overrides); }
+config::RunConfig ConfigOptions::load() const {
+  if (deepspeed.empty()) return config::load(path, overrides);
+  config::DeepSpeed given = config::read_deepspeed(deepspeed);
+  if (!given.without_counterpart.empty())
+    fmt::print(stderr, "{}: without counterpart here, no effect: {}\n", deepspeed, fmt::join(given.without_counterpart, ", "));
+  std::vector<std::string> settings = std::move(given.settings);
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  return config::load(path, settings);
+}
 
 std::string ConfigOptions::command(const std::string& subcommand, int ranks) const {
   std::string line = fmt::format("trireme {} --config {}", subcommand, shell_quoted(path));
+  if (!deepspeed.empty()) line += fmt::format(" --deepspeed {}", shell_quoted(deepspeed));
   if (ranks > 0) line += fmt::format(" --ranks {}", ranks);
   for (const std::string& word : overrides) line += " " + shell_quoted(word);
   return line;

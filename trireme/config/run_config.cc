@@ -44,6 +44,11 @@ void check_consistent(const RunConfig& config) {
   if (train.train_epoch && *train.train_epoch <= 0) {
     throw ConfigError("train.train_epoch: expected more than 0 passes over the data");
   }
+  const BatchRampup& rampup = train.batch_rampup;
+  if (int given = rampup.start.has_value() + rampup.increment.has_value() + rampup.samples.has_value();
+      given != 0 && given != 3) {
+    throw ConfigError("train.batch_rampup: give start, increment and samples, or none of them");
+  }
   check_scheduler(train.scheduler);
   if (train.evaluation.eval_iter && train.evaluation.eval_samples) {
     throw ConfigError(fmt::format(
@@ -212,13 +217,50 @@ BatchPlan resolve_batch(const Train& train, int dp) {
   return plan;
 }
 
+int64_t batch_size_at(const BatchRampup& rampup, int64_t global_batch_size, int64_t consumed) {
+  if (!rampup.start) return global_batch_size;
+  const int64_t rise = global_batch_size - *rampup.start, step = *rampup.increment;
+  if (rise < 0 || rise % step != 0) {
+    throw ConfigError(
+        fmt::format("train.batch_rampup: rises of {} from {} do not lead to the {} samples of a step; "
+                    "choose an increment that divides {}",
+                    step, *rampup.start, global_batch_size, std::max<int64_t>(rise, 0)));
+  }
+  if (consumed >= *rampup.samples) return global_batch_size;
+  const double done = static_cast<double>(consumed) / static_cast<double>(*rampup.samples);
+  return *rampup.start + step * static_cast<int64_t>(done * static_cast<double>(rise / step));
+}
+
+namespace {
+
+/// Goes through the steps of a ramp-up until `samples` are consumed or `steps` are done; whole steps after it by
+/// arithmetic.
+RunLength length_of(const Train& train, int64_t global_batch_size, std::optional<int64_t> steps,
+                    std::optional<int64_t> samples) {
+  RunLength length;
+  const auto over = [&] {
+    return (steps && length.steps >= *steps) || (samples && length.samples >= *samples);
+  };
+  for (int64_t batch; !over() && (batch = batch_size_at(train.batch_rampup, global_batch_size,
+                                                        length.samples)) < global_batch_size;
+       ++length.steps)
+    length.samples += batch;
+  if (steps) {
+    length.samples += times(*steps - length.steps, global_batch_size, "train.train_iter x global_batch_size");
+    length.steps = *steps;
+  } else {
+    length.steps += ceil_div(std::max<int64_t>(*samples - length.samples, 0), global_batch_size);
+    length.samples = *samples;
+  }
+  return length;
+}
+
+}  // namespace
+
 RunLength resolve_length(const RunConfig& config, int64_t global_batch_size,
                          int64_t epoch_samples) {
   const Train& train = config.train;
-  if (train.train_iter) {
-    return {*train.train_iter,
-            times(*train.train_iter, global_batch_size, "train.train_iter x global_batch_size")};
-  }
+  if (train.train_iter) return length_of(train, global_batch_size, train.train_iter, {});
   int64_t samples = 0;
   if (train.train_samples) {
     samples = *train.train_samples;
@@ -236,7 +278,7 @@ RunLength resolve_length(const RunConfig& config, int64_t global_batch_size,
     throw ConfigError(
         "train: give the run's length: train_iter, train_epoch, train_samples or train_tokens");
   }
-  return {ceil_div(samples, global_batch_size), samples};
+  return length_of(train, global_batch_size, {}, samples);
 }
 
 std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers, int stages) {

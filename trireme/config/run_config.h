@@ -188,6 +188,20 @@ struct Evaluation {
   bool operator==(const Evaluation&) const = default;
 };
 
+struct BatchRampup {
+  std::optional<int64_t> start = {}, increment = {}, samples = {};
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("start", self.start, Field{"samples of the first step; null: no ramp-up", 1});
+    v("increment", self.increment, Field{"samples that each rise adds, up to global_batch_size", 1});
+    v("samples", self.samples,
+      Field{"consumed samples over which the rises are spread evenly; from then on steps are whole",
+            1});
+  }
+  bool operator==(const BatchRampup&) const = default;
+};
+
 struct Trace {
   std::optional<std::vector<int>> steps = {};
 
@@ -199,6 +213,26 @@ struct Trace {
   }
   bool covers(int64_t step) const { return steps && std::ranges::count(*steps, step) > 0; }
   bool operator==(const Trace&) const = default;
+};
+
+struct Telemetry {
+  bool csv = false;
+  std::optional<int> prometheus_port = {};
+  std::optional<double> peak_tflops = {};
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("csv", self.csv, Field{"write metrics.csv beside metrics.jsonl"});
+    v("prometheus_port", self.prometheus_port,
+      Field{"serve the latest metrics at http://0.0.0.0:PORT/metrics in Prometheus' text format, on "
+            "rank 0's host; null: no server",
+            1, 65535});
+    v("peak_tflops", self.peak_tflops,
+      Field{"what a rank could reach at most, in 10^12 operations a second, for the utilisation; "
+            "null: measured with a matrix product at the start",
+            1e-6, 1e6});
+  }
+  bool operator==(const Telemetry&) const = default;
 };
 
 struct Scheduler {
@@ -265,6 +299,7 @@ struct Train {
   std::optional<int64_t> train_samples = {}, train_tokens = {};
   std::optional<int64_t> train_micro_batch_size = {}, num_accumulation_steps = {},
                          global_batch_size = {};
+  BatchRampup batch_rampup = {};
   Dist dist = {};
   Amp amp = {};
   ActivationCheckpoint activation_checkpoint = {};
@@ -272,6 +307,7 @@ struct Train {
   Checkpointer checkpointer = {};
   Evaluation evaluation = {};
   Trace trace = {};
+  Telemetry telemetry = {};
   Scheduler scheduler = {};
   int64_t log_period = 20;
   std::string dtype = "fp32";
@@ -296,6 +332,7 @@ struct Train {
             "num_accumulation_steps; "
             "the third of these follows from two, and one alone means no accumulation",
             1});
+    v("batch_rampup", self.batch_rampup, Field{"smaller steps at the start of the run"});
     v("dist", self.dist, Field{"how the ranks are used"});
     v("amp", self.amp, Field{"mixed precision"});
     v("activation_checkpoint", self.activation_checkpoint, Field{"recomputation"});
@@ -303,6 +340,7 @@ struct Train {
     v("checkpointer", self.checkpointer, Field{"checkpoints"});
     v("evaluation", self.evaluation, Field{"evaluation during training"});
     v("trace", self.trace, Field{"measured timelines of the pipeline"});
+    v("telemetry", self.telemetry, Field{"where the time goes, and who else may read it"});
     v("scheduler", self.scheduler, Field{"learning rate over the run"});
     v("log_period", self.log_period,
       Field{"steps between lines of the log, where no progress bar shows", 1});
@@ -423,11 +461,16 @@ struct BatchPlan {
 /// ConfigError with the arithmetic when they contradict or do not divide.
 BatchPlan resolve_batch(const Train& train, int dp);
 
+/// Samples of the step that begins after `consumed` samples: a function of the keys alone, any number of them
+/// on any layout. ConfigError where the ramp-up does not lead to `global_batch_size`.
+int64_t batch_size_at(const BatchRampup& rampup, int64_t global_batch_size, int64_t consumed);
+
 /// Samples of an evaluation: a function of the keys alone, so every layout evaluates the same ones.
 /// Nothing: all. `train` as it was given, before `resolved`.
 std::optional<int64_t> resolve_eval_samples(const Train& train);
 
-/// The run's length. The last step may be ragged: `samples` <= `steps` x global_batch_size.
+/// The run's length. The last step may be ragged, those of a ramp-up are small: `samples` <= `steps` x
+/// global_batch_size.
 struct RunLength {
   int64_t steps = 0, samples = 0;
   bool operator==(const RunLength&) const = default;

@@ -40,9 +40,11 @@ struct Loader::Impl {
   }
 
   void run() {
-    const int64_t step = options.micro_batch_size * options.micro_batches * options.dp_size;
     try {
-      for (int64_t first = options.first_sample; queue.push(read_step(first)); first += step) {
+      for (int64_t first = options.first_sample;;) {
+        const int64_t size = step_size(first);
+        if (!queue.push(read_step(first, size))) return;
+        first += size;
       }
     } catch (...) {
       failure = std::current_exception();
@@ -50,18 +52,24 @@ struct Loader::Impl {
     }
   }
 
-  std::vector<Batch> read_step(int64_t first) const {
+  int64_t step_size(int64_t first) const {
+    const int64_t whole = options.micro_batch_size * options.micro_batches * options.dp_size;
+    const int64_t size = options.batch_size ? options.batch_size(first) : whole;
+    base::check(size >= 1 && size <= whole, "a step of {} samples, where 1 to {} fit", size, whole);
+    return size;
+  }
+
+  std::vector<Batch> read_step(int64_t first, int64_t size) const {
+    const int64_t rows = options.end_sample < 0 ? size : std::min(size, options.end_sample - first);
     std::vector<Batch> batches;
-    for (int64_t m = 0; m < options.micro_batches; ++m) batches.push_back(read_batch(first, m));
+    for (int64_t m = 0; m < options.micro_batches; ++m) batches.push_back(read_batch(first, rows, m));
     return batches;
   }
 
-  Batch read_batch(int64_t first, int64_t micro_batch) const {
+  Batch read_batch(int64_t first, int64_t step_rows, int64_t micro_batch) const {
     const int64_t begin =
         (micro_batch * options.dp_size + options.dp_rank) * options.micro_batch_size;
-    int64_t rows = options.micro_batch_size;
-    if (options.end_sample >= 0)
-      rows = std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
+    const int64_t rows = std::clamp(step_rows - begin, int64_t{0}, options.micro_batch_size);
     const int64_t length = dataset->seq_length();
     auto field = [&](const char* name) {
       return Field{name, {rows, length}, std::vector<int64_t>(static_cast<size_t>(rows * length))};

@@ -4,6 +4,7 @@
 // rows.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,11 +35,14 @@ struct LoaderOptions {
   int64_t first_sample = 0;  // consumed samples: where a resumed run goes on
   int64_t end_sample = -1;   // one past the last (a ragged last batch is cut); -1: endless
   int prefetch = 2;          // steps read ahead
+  /// Samples of the step that begins after so many consumed ones, at most what the micro-batches
+  /// hold; none given: as many as they hold.
+  std::function<int64_t(int64_t consumed)> batch_size = {};
 };
 
 /// Row i of micro-batch m on data-parallel rank d is sample m * (dp * micro_batch) + d *
-/// micro_batch + i of the global batch. Rows past `end_sample` are absent: a micro-batch may be
-/// short or empty.
+/// micro_batch + i of the global batch. Rows past the step's size or `end_sample` are absent: a
+/// micro-batch may be short or empty.
 class Loader {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);

@@ -101,7 +101,7 @@ EventWriter::~EventWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void EventWriter::scalars(int64_t step, std::initializer_list<Scalar> scalars) {
+void EventWriter::scalars(int64_t step, const std::vector<Scalar>& scalars) {
   std::string summary;
   for (const Scalar& scalar : scalars) {
     std::string value;

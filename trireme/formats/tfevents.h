@@ -7,9 +7,9 @@
 //   writer.scalars(step, {{"train/loss", 3.2}, {"train/lr", 1e-3}});
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme::formats {
 
@@ -30,7 +30,7 @@ class EventWriter {
   EventWriter& operator=(const EventWriter&) = delete;
 
   /// One event of several scalars, at the present time.
-  void scalars(int64_t step, std::initializer_list<Scalar> scalars);
+  void scalars(int64_t step, const std::vector<Scalar>& scalars);
   const std::string& path() const { return path_; }
 
  private:

@@ -75,7 +75,7 @@ double warmup_polynomial(const Curve& curve, int64_t t) {
 
 int64_t decay_steps(const Curve& curve) {
   return static_cast<int64_t>(
-      std::ceil(static_cast<double>(curve.total) * curve.keys.decay_ratio));
+      std::ceil(static_cast<double>(curve.total) * curve.keys.decay_ratio - 1e-6));
 }
 
 double wsd(const Curve& curve, int64_t t) {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
@@ -113,8 +114,10 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
 }
 
 StepReport ShardedOptimizer::step(double lr) {
-  sync_.finish();
   StepReport report;
+  const auto began = std::chrono::steady_clock::now();
+  sync_.finish();
+  report.wait_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   report.grad_norm = total_norm(counted_, options_.clip_grad_norm_type, mesh_->world);
   double norm = report.grad_norm;
   if (options_.clip_grad_value) {

@@ -18,6 +18,7 @@ namespace trireme::optim {
 struct StepReport {
   double grad_norm = 0;    // before clipping
   double clip_factor = 1;  // what gradients were multiplied by
+  double wait_seconds = 0;  // for gradients that were still on their way
 };
 
 class ShardedOptimizer {

@@ -133,10 +133,13 @@ MicroBatch* Step::next() {
       return present(action.micro_batch);
     try {
       post_receives();
-      const double begin = options_.record ? now() : 0;
+      const double begin = now();
       run(action);
+      const double end = now();
       result_.peak_live = std::max(result_.peak_live, executor_.stage_.live());
-      if (options_.record) result_.executed.push_back({action, begin, now()});
+      if (is_compute(action.op))
+        (is_backward(action.op) ? result_.backward_seconds : result_.forward_seconds) += end - begin;
+      if (options_.record) result_.executed.push_back({action, begin, end});
     } catch (const base::CommError& e) {
       throw base::CommError(fmt::format("{} (stage {} was at {}, action {} of {} in schedule {})",
                                         e.what(), executor_.mesh_.coord.pp, to_string(action),

@@ -43,6 +43,7 @@ struct StepResult {
   double loss() const { return mean_loss(loss_sum, weight); }
   std::vector<nn::State> outputs;        // on the last stage, by micro-batch
   std::vector<schedule::Span> executed;  // seconds since the start of the step
+  double forward_seconds = 0, backward_seconds = 0;  // of this rank's passes; the rest is waiting
   int64_t peak_live = 0;                 // most chunk activations kept at once
 };
 

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
@@ -25,16 +27,81 @@ std::string digits(const std::optional<double>& value) {
   return value ? digits(*value) : "null";
 }
 
-/// The lines of `text` whose step is at most `last_step`.
-std::string lines_until(std::string_view text, int64_t last_step, const std::string& path) {
+struct Number {
+  std::string_view name;
+  std::optional<double> value;
+  std::string text;     // exact, also for integers
+  std::string_view tag;  // TensorBoard's
+};
+
+Number count(std::string_view name, int64_t value, std::string_view tag = {}) {
+  return {name, static_cast<double>(value), std::to_string(value), tag};
+}
+Number number(std::string_view name, std::optional<double> value, std::string_view tag = {}) {
+  return {name, value, digits(value), tag};
+}
+
+std::vector<Number> numbers(const StepMetrics& m) {
+  return {count("step", m.step),
+          number("loss", m.loss, "train/loss"),
+          number("lr", m.lr, "train/lr"),
+          number("grad_norm", m.grad_norm, "train/grad_norm"),
+          number("loss_scale", m.loss_scale, "train/loss_scale"),
+          count("tokens", m.tokens),
+          count("samples", m.samples),
+          number("step_seconds", m.step_seconds, "speed/step_seconds"),
+          number("tokens_per_second", m.tokens_per_second, "speed/tokens_per_second"),
+          number("model_flops_utilization", m.model_flops_utilization,
+                 "speed/model_flops_utilization"),
+          count("memory", m.memory, "memory/peak_bytes"),
+          number("data_seconds", m.phases.data, "time/data"),
+          number("forward_seconds", m.phases.forward, "time/forward"),
+          number("backward_seconds", m.phases.backward, "time/backward"),
+          number("wait_seconds", m.phases.wait, "time/wait"),
+          number("optimizer_seconds", m.phases.optimizer, "time/optimizer"),
+          number("checkpoint_seconds", m.phases.checkpoint, "time/checkpoint"),
+          count("slowest_rank", m.slowest_rank),
+          number("slowest_excess", m.slowest_excess, "speed/slowest_excess")};
+}
+
+template <class Text>
+std::string joined(const StepMetrics& metrics, std::string_view separator, const Text& text) {
+  std::string line;
+  for (const Number& entry : numbers(metrics)) {
+    if (!line.empty()) line += separator;
+    line += text(entry);
+  }
+  return line;
+}
+
+std::string csv_header() {
+  return joined({}, ",", [](const Number& entry) { return std::string(entry.name); });
+}
+
+std::string csv_row(const StepMetrics& metrics) {
+  return joined(metrics, ",", [](const Number& entry) {
+    if (!entry.value) return std::string();
+    const bool quoted = !std::isfinite(*entry.value);
+    return quoted ? entry.text.substr(1, entry.text.size() - 2) : entry.text;
+  });
+}
+
+/// The whole lines of a file, without their ends; a last one cut off by a crash is left out.
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t end; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1))
+    lines.push_back(text.substr(0, end));
+  return lines;
+}
+
+/// What a run that resumes after `last_step` keeps of its metrics.jsonl.
+std::string json_until(const std::string& path, int64_t last_step) {
+  if (last_step == 0 || !std::filesystem::exists(path)) return "";
+  const std::string text = base::read_file(path);
   std::string kept;
-  int64_t number = 1;
-  for (size_t begin = 0; begin < text.size(); ++number) {
-    size_t end = text.find('\n', begin);
-    if (end == std::string_view::npos) break;  // cut off by a crash
-    std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
-    std::string place = fmt::format("{}:{}", path, number);
+  int64_t line_number = 0;
+  for (std::string_view line : lines_of(text)) {
+    std::string place = fmt::format("{}:{}", path, ++line_number);
     base::Json json = base::parse_json(line, place);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
       throw base::FormatError(
@@ -47,15 +114,34 @@ std::string lines_until(std::string_view text, int64_t last_step, const std::str
   return kept;
 }
 
+/// The same of its metrics.csv, with the header that it begins with.
+std::string csv_until(const std::string& path, int64_t last_step) {
+  std::string kept = csv_header() + "\n";
+  if (last_step == 0 || !std::filesystem::exists(path)) return kept;
+  const std::string text = base::read_file(path);
+  const std::vector<std::string_view> lines = lines_of(text);
+  if (lines.empty()) return kept;
+  if (lines.front() != csv_header())
+    throw base::FormatError(
+        fmt::format("{}:1: has other columns than this version writes; move the file away", path));
+  for (size_t i = 1; i < lines.size(); ++i) {
+    int64_t step = 0;
+    const char* end = lines[i].data() + lines[i].size();
+    if (std::from_chars(lines[i].data(), end, step).ptr == lines[i].data())
+      throw base::FormatError(fmt::format(
+          "{}:{}: expected a line that begins with a step; repair the file or move it away", path,
+          i + 1));
+    if (step <= last_step) kept += fmt::format("{}\n", lines[i]);
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::string to_json_line(const StepMetrics& m) {
-  return fmt::format(
-      R"({{"step": {}, "loss": {}, "lr": {}, "grad_norm": {}, "loss_scale": {}, "tokens": {}, "samples": {}, )"
-      R"("step_seconds": {}, "tokens_per_second": {}, "model_flops_utilization": {}, "memory": {}}})",
-      m.step, digits(m.loss), digits(m.lr), digits(m.grad_norm), digits(m.loss_scale), m.tokens,
-      m.samples, digits(m.step_seconds), digits(m.tokens_per_second),
-      digits(m.model_flops_utilization), m.memory);
+  return fmt::format("{{{}}}", joined(m, ", ", [](const Number& entry) {
+                       return fmt::format("\"{}\": {}", entry.name, entry.text);
+                     }));
 }
 
 std::string to_json_line(const EvalMetrics& m) {
@@ -64,41 +150,28 @@ std::string to_json_line(const EvalMetrics& m) {
       m.step, digits(m.eval_loss), digits(std::exp(m.eval_loss)), m.tokens, digits(m.seconds));
 }
 
-MetricsWriter::MetricsWriter(const std::string& directory, int64_t resumed_step)
-    : path_(directory + "/metrics.jsonl"), events_(directory) {
-  if (std::filesystem::exists(path_)) {
-    std::string kept =
-        resumed_step > 0 ? lines_until(base::read_file(path_), resumed_step, path_) : "";
-    base::write_file_atomic(path_, kept);
+std::string to_prometheus(const StepMetrics& m) {
+  std::string text;
+  for (const Number& entry : numbers(m)) {
+    if (!entry.value) continue;
+    const double value = *entry.value;
+    text += fmt::format("# TYPE trireme_{0} gauge\ntrireme_{0} {1}\n", entry.name,
+                        std::isnan(value)   ? "NaN"
+                        : std::isinf(value) ? (value < 0 ? "-Inf" : "+Inf")
+                                            : entry.text);
   }
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  return text;
+}
+
+MetricsWriter::Lines::Lines(std::string path, const std::string& kept) : path_(std::move(path)) {
+  base::write_file_atomic(path_, kept);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (fd_ < 0) throw base::IoError(path_, errno, "opening");
 }
 
-MetricsWriter::~MetricsWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
+MetricsWriter::Lines::~Lines() { ::close(fd_); }
 
-void MetricsWriter::write(const StepMetrics& m) {
-  append(to_json_line(m));
-  events_.scalars(m.step, {{"train/loss", m.loss},
-                           {"train/lr", m.lr},
-                           {"train/grad_norm", m.grad_norm},
-                           {"speed/tokens_per_second", m.tokens_per_second},
-                           {"speed/step_seconds", m.step_seconds},
-                           {"memory/peak_bytes", static_cast<double>(m.memory)}});
-  if (m.loss_scale) events_.scalars(m.step, {{"train/loss_scale", *m.loss_scale}});
-  if (m.model_flops_utilization) {
-    events_.scalars(m.step, {{"speed/model_flops_utilization", *m.model_flops_utilization}});
-  }
-}
-
-void MetricsWriter::write(const EvalMetrics& m) {
-  append(to_json_line(m));
-  events_.scalars(m.step, {{"eval/loss", m.eval_loss}, {"eval/perplexity", std::exp(m.eval_loss)}});
-}
-
-void MetricsWriter::append(std::string line) {
+void MetricsWriter::Lines::append(std::string line) {
   line += '\n';
   for (size_t done = 0; done < line.size();) {
     ssize_t written = ::write(fd_, line.data() + done, line.size() - done);
@@ -106,6 +179,27 @@ void MetricsWriter::append(std::string line) {
     if (written < 0) throw base::IoError(path_, errno, "writing");
     done += static_cast<size_t>(written);
   }
+}
+
+MetricsWriter::MetricsWriter(const std::string& directory, int64_t resumed_step, bool csv)
+    : json_(directory + "/metrics.jsonl", json_until(directory + "/metrics.jsonl", resumed_step)),
+      events_(directory) {
+  const std::string path = directory + "/metrics.csv";
+  if (csv) csv_.emplace(path, csv_until(path, resumed_step));
+}
+
+void MetricsWriter::write(const StepMetrics& m) {
+  json_.append(to_json_line(m));
+  if (csv_) csv_->append(csv_row(m));
+  std::vector<formats::Scalar> scalars;
+  for (const Number& entry : numbers(m))
+    if (entry.value && !entry.tag.empty()) scalars.push_back({entry.tag, *entry.value});
+  events_.scalars(m.step, scalars);
+}
+
+void MetricsWriter::write(const EvalMetrics& m) {
+  json_.append(to_json_line(m));
+  events_.scalars(m.step, {{{"eval/loss", m.eval_loss}, {"eval/perplexity", std::exp(m.eval_loss)}}});
 }
 
 }  // namespace trireme::train

@@ -1,9 +1,9 @@
 #pragma once
 // Metrics: the numbers of a run, a JSON line a step in metrics.jsonl and TensorBoard scalars beside
-// it. One rank (the one that holds the loss) owns the writer; nothing here knows a tensor.
+// it, on request metrics.csv too. Rank 0 owns the writer; nothing here knows a tensor.
 //
-// Steps in metrics.jsonl are unique: a run that resumes at step n first drops the lines of later
-// steps, which an interrupted run had written beyond its last checkpoint.
+// Steps in the files are unique: a run that resumes at step n first drops the lines of later steps,
+// which an interrupted run had written beyond its last checkpoint.
 
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,15 @@
 #include "trireme/formats/tfevents.h"
 
 namespace trireme::train {
+
+/// Where the time of a step went, in seconds; with several ranks, a mean over them.
+struct Phases {
+  double data = 0;        // waiting for the loader
+  double forward = 0, backward = 0;
+  double wait = 0;        // for other ranks: messages, bubbles, gradients that compute did not hide
+  double optimizer = 0;
+  double checkpoint = 0;  // that the step before wrote
+};
 
 /// A training step. Written in this order; absent values are null, a value that is no number is
 /// "nan" or "inf".
@@ -27,6 +36,9 @@ struct StepMetrics {
   double step_seconds = 0, tokens_per_second = 0;
   std::optional<double> model_flops_utilization = {};
   int64_t memory = 0;  // largest peak of live bytes of a rank
+  Phases phases = {};
+  int slowest_rank = 0;       // the one that computed longest
+  double slowest_excess = 0;  // by how much of the median rank's computing time it exceeds that
 };
 
 /// An evaluation after a step.
@@ -42,24 +54,38 @@ struct EvalMetrics {
 std::string to_json_line(const StepMetrics& metrics);
 std::string to_json_line(const EvalMetrics& metrics);
 
+/// Prometheus' text exposition format 0.0.4: each number as a gauge "trireme_<name>".
+std::string to_prometheus(const StepMetrics& metrics);
+
 class MetricsWriter {
  public:
   /// Opens `directory`/metrics.jsonl to append after the lines of steps up to `resumed_step` (0: a
   /// new run, no line stays). FormatError when an older line cannot be read; a last line cut off by
   /// a crash is dropped.
-  explicit MetricsWriter(const std::string& directory, int64_t resumed_step = 0);
-  ~MetricsWriter();
-  MetricsWriter(const MetricsWriter&) = delete;
-  MetricsWriter& operator=(const MetricsWriter&) = delete;
+  /// The same holds for metrics.csv, which has the steps' numbers without the evaluations.
+  explicit MetricsWriter(const std::string& directory, int64_t resumed_step = 0, bool csv = false);
 
   /// Handed to the operating system before it returns, so that a killed process loses no line.
   void write(const StepMetrics& metrics);
   void write(const EvalMetrics& metrics);
 
  private:
-  void append(std::string line);
-  std::string path_;
-  int fd_ = -1;
+  /// A text file that grows by whole lines.
+  class Lines {
+   public:
+    /// Puts `kept` in place of what is there.
+    Lines(std::string path, const std::string& kept);
+    ~Lines();
+    Lines(const Lines&) = delete;
+    Lines& operator=(const Lines&) = delete;
+    void append(std::string line);
+
+   private:
+    std::string path_;
+    int fd_ = -1;
+  };
+  Lines json_;
+  std::optional<Lines> csv_;
   formats::EventWriter events_;
 };
 

@@ -1,32 +1,21 @@
 #include "trireme/train/trainer.h"
 
-#include <chrono>
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/kernels/allocator.h"
 #include "trireme/optim/groups.h"
 #include "trireme/optim/lr.h"
 #include "trireme/train/auto_schedule.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/execute_pipeline.h"
 #include "trireme/train/metrics.h"
+#include "trireme/train/metrics_server.h"
 #include "trireme/train/progress.h"
 #include "trireme/train/run_state.h"
+#include "trireme/train/telemetry.h"
 #include "trireme/train/trace.h"
 
 namespace trireme::train {
-namespace {
-
-// The largest value over ranks of whether to stop and of the memory that was live at most.
-std::pair<bool, int64_t> agree(const TrainOptions& options, const comm::Comm& world) {
-  int64_t values[2] = {options.stop && options.stop->load(), kernels::memory_counters().peak};
-  world.all_reduce(values, 2, base::DType::i64, comm::Reduce::max).wait();
-  return {values[0] != 0, values[1]};
-}
-
-}  // namespace
-
 TrainSummary train(const config::RunConfig& config, dist::World& world, const TrainOptions& options,
                    base::Logger& log) {
   return train(prepare(config, world.size()), world, options, log);
@@ -56,19 +45,26 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   std::optional<Evaluator> evaluator;
   if (prepared.valid_data)
     evaluator.emplace(*run, prepared.valid_data, plan, config.train.evaluation.eval_samples);
+  const auto batch_size = [&config, &plan](int64_t consumed) {
+    return config::batch_size_at(config.train.batch_rampup, plan.global_batch_size, consumed);
+  };
   data::Loader loader(prepared.train_data, {.micro_batch_size = plan.micro_batch_size,
                                    .micro_batches = plan.micro_batches,
                                    .dp_rank = mesh.coord.dp,
                                    .dp_size = mesh.mesh.size(layout::Axis::dp),
                                    .first_sample = position.consumed_samples,
                                    .end_sample = length.samples,
-                                   .prefetch = config.data.prefetch});
+                                   .prefetch = config.data.prefetch,
+                                   .batch_size = batch_size});
 
+  Telemetry telemetry(prepared, mesh);
   const bool reports = mesh.world.rank() == 0;
   std::optional<MetricsWriter> metrics;
   std::optional<Progress> progress;
+  std::optional<MetricsServer> server;
   if (reports) {
-    metrics.emplace(config.train.output_dir, position.step);
+    if (auto port = config.train.telemetry.prometheus_port) server.emplace(*port);
+    metrics.emplace(config.train.output_dir, position.step, config.train.telemetry.csv);
     progress.emplace(length.steps, position.step, config.train.log_period, log);
     if (resumed) progress->message(fmt::format("resumed from {}", source->path()));
     else if (options.resume) progress->message(fmt::format("no checkpoint in {}: starting from the first step", config.train.output_dir));
@@ -77,33 +73,45 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   }
   source.reset();
 
+  const int64_t first_step = position.step;
   TrainSummary summary{.step = position.step};
+  double checkpoint_seconds = 0;  // since the last step
   while (position.step < length.steps && !summary.stopped) {
-    auto started = std::chrono::steady_clock::now();
+    Stopwatch watch;
     std::vector<nn::Batch> batches = to_tensors(loader.next());
+    Phases phases{.data = watch.lap(), .checkpoint = std::exchange(checkpoint_seconds, 0)};
     const bool traced = config.train.trace.covers(position.step + 1);
     pipeline::StepResult result = execute_pipeline(
         executor, optimizer, batches,
         {.seed = static_cast<uint64_t>(config.train.seed), .step = static_cast<uint64_t>(position.step)},
         {.record = traced});
+    phases.forward = result.forward_seconds;
+    phases.backward = result.backward_seconds;
+    phases.wait = watch.lap() - phases.forward - phases.backward;
     double lr = optim::learning_rate(config.train.scheduler, config.optim.lr, position.step, length.steps);
     // Without a counted token there is no gradient, and a step would only decay the weights.
     optim::StepReport report;
     if (result.weight > 0) report = optimizer.step(lr);
     else optimizer.sync().finish();
+    phases.wait += report.wait_seconds;
+    phases.optimizer = watch.lap() - report.wait_seconds;
     ++position.step;
-    position.consumed_samples = std::min(position.consumed_samples + plan.global_batch_size, length.samples);
-    auto [stop, memory] = agree(options, mesh.world);
-    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
+    const int64_t samples = std::min(batch_size(position.consumed_samples), length.samples - position.consumed_samples);
+    position.consumed_samples += samples;
+    const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load());
+    const double seconds = watch.total();
     summary.step = position.step;
     summary.loss = result.loss();
     if (reports) {
       StepMetrics line{.step = position.step, .loss = result.loss(), .lr = lr, .grad_norm = report.grad_norm,
                        .tokens = position.consumed_samples * config.data.seq_length,
-                       .samples = position.consumed_samples, .step_seconds = seconds.count(),
-                       .tokens_per_second = static_cast<double>(plan.global_batch_size * config.data.seq_length) / seconds.count(),
-                       .memory = memory};
+                       .samples = position.consumed_samples, .step_seconds = seconds,
+                       .tokens_per_second = static_cast<double>(samples * config.data.seq_length) / seconds,
+                       .model_flops_utilization = telemetry.utilization(samples, seconds),
+                       .memory = figures.memory, .phases = figures.phases, .slowest_rank = figures.slowest_rank,
+                       .slowest_excess = figures.slowest_excess};
       metrics->write(line);
+      if (server) server->publish(to_prometheus(line));
       progress->step(line);
     }
     if (reports && result.weight == 0)
@@ -113,18 +121,23 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
       if (reports) progress->message(table);
     }
     bool last = position.step == length.steps;
-    summary.stopped = stop && !last;
+    summary.stopped = figures.stop && !last;
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
-      auto begun = std::chrono::steady_clock::now();
+      watch.lap();
       Evaluation found = evaluator->run();
-      std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-      EvalMetrics line{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens, .seconds = took.count()};
+      EvalMetrics line{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens, .seconds = watch.lap()};
       if (reports) metrics->write(line), progress->evaluated(line);
     }
     if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped) {
+      watch.lap();
       summary.checkpoint = save_run(prepared, *run, optimizer, position);
+      checkpoint_seconds = watch.lap();
       if (reports) progress->message("checkpoint " + summary.checkpoint);
     }
+  }
+  if (summary.step > first_step) {
+    const std::string table = telemetry.write_report(config.train.output_dir);
+    if (reports) progress->message(table);
   }
   return summary;
 }
