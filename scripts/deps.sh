@@ -17,16 +17,20 @@ readonly kPackages=(
   libpcre2-dev libcli11-dev libgtest-dev libgmock-dev
 )
 
+# What `make test` uses besides: mpirun, and network namespaces.
+readonly kTestPackages=(libopenmpi-dev openmpi-bin iproute2)
+
 say() { printf 'deps: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
 system_packages() {
+  local packages=("$@")
   if ! command -v dpkg-query >/dev/null; then
-    say "not a Debian or Ubuntu system: make sure that these are installed: ${kPackages[*]}"
+    say "not a Debian or Ubuntu system: make sure that these are installed: ${packages[*]}"
     return
   fi
   local missing=() name
-  for name in "${kPackages[@]}"; do
+  for name in "${packages[@]}"; do
     dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
   done
   ((${#missing[@]})) || return 0
@@ -80,7 +84,11 @@ test_requirements() {
   cp requirements-test.txt "$stamp"
 }
 
-system_packages
+if [[ "${1:-}" == test ]]; then
+  system_packages "${kPackages[@]}" "${kTestPackages[@]}"
+else
+  system_packages "${kPackages[@]}"
+fi
 case "${1:-}" in
   core) ;;
   build)

@@ -1,4 +1,4 @@
-// From a launcher's variables to ranks that communicate; what is wrong with them is named.
+// From a launcher's variables to ranks that communicate.
 #include "trireme/dist/rendezvous.h"
 
 #include <arpa/inet.h>
@@ -12,6 +12,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/world.h"
 
 namespace trireme::dist {
 namespace {
@@ -21,9 +22,22 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr const char* kVariables[] = {
-    "RANK",         "WORLD_SIZE",   "MASTER_ADDR",          "MASTER_PORT",          "TRIREME_STORE",
-    "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
-    "PMI_SIZE"};
+    "RANK",         "WORLD_SIZE",   "MASTER_ADDR",       "MASTER_PORT", "TRIREME_STORE",
+    "SLURM_PROCID", "SLURM_NTASKS", "TRIREME_TRANSPORT", "TRIREME_HOST"};
+
+/// A world that is told where its ranks are, and does no more.
+class Placed : public comm::Backend {
+ public:
+  explicit Placed(std::vector<int> hosts) : hosts_(std::move(hosts)) {}
+  int rank() const override { return 0; }
+  int size() const override { return static_cast<int>(hosts_.size()); }
+  int host(int rank) const override { return hosts_[rank]; }
+  comm::Comm make(std::vector<int>, const std::string&) override { return {}; }
+  void abort(const std::string&) override {}
+
+ private:
+  std::vector<int> hosts_;
+};
 
 void set_environment(const std::map<std::string, std::string>& variables) {
   for (const char* name : kVariables) ::unsetenv(name);
@@ -42,7 +56,8 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-TEST(Rendezvous, RanksMeetThroughTorchrunsVariables) {
+// On one host, and on what looks like two.
+void meet(const std::vector<std::string>& hosts) {
   const int port = free_port();
   std::vector<pid_t> children;
   for (int rank = 0; rank < 3; ++rank) {
@@ -51,7 +66,8 @@ TEST(Rendezvous, RanksMeetThroughTorchrunsVariables) {
       set_environment({{"RANK", std::to_string(rank)},
                        {"WORLD_SIZE", "3"},
                        {"MASTER_ADDR", "127.0.0.1"},
-                       {"MASTER_PORT", std::to_string(port)}});
+                       {"MASTER_PORT", std::to_string(port)},
+                       {"TRIREME_HOST", hosts[rank]}});
       int right = 1;
       try {
         auto backend = rendezvous_from_env(60s);
@@ -73,6 +89,11 @@ TEST(Rendezvous, RanksMeetThroughTorchrunsVariables) {
   }
 }
 
+TEST(Rendezvous, RanksMeetThroughTorchrunsVariables) {
+  meet({"", "", ""});
+  meet({"left", "left", "right"});
+}
+
 TEST(Rendezvous, NoRankZeroIsACommErrorWithoutAStackTrace) {
   testing::internal::CaptureStderr();
   std::string message;
@@ -91,45 +112,30 @@ TEST(Rendezvous, NoRankZeroIsACommErrorWithoutAStackTrace) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-TEST(Rendezvous, LaunchersAreRecognised) {
-  struct Case {
-    std::map<std::string, std::string> variables;
-    int rank, size;
-    const char* source;
-  };
-  for (const Case& c :
-       {Case{{}, 0, 1, ""},
-        Case{{{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}},
-             3,
-             4,
-             "torchrun"},
-        Case{{{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}}, 5, 8, "Slurm"},
-        Case{{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}, 1, 2, "Open MPI"},
-        Case{{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, 1, 2, "PMI"}}) {
-    set_environment(c.variables);
-    LaunchedRank launched = launched_rank();
-    EXPECT_EQ(launched.rank, c.rank);
-    EXPECT_EQ(launched.size, c.size);
-    EXPECT_EQ(launched.source, c.source);
-  }
+TEST(Rendezvous, WithoutALauncherThereIsOneRank) {
   set_environment({});
   EXPECT_EQ(rendezvous_from_env(1s)->size(), 1);
 }
 
-TEST(Rendezvous, WrongVariablesAreRefused) {
-  for (const std::map<std::string, std::string>& variables :
-       {std::map<std::string, std::string>{{"RANK", "0"}},
-        {{"WORLD_SIZE", "2"}},
-        {{"RANK", "two"}, {"WORLD_SIZE", "2"}},
-        {{"RANK", "-1"}, {"WORLD_SIZE", "2"}},
-        {{"RANK", "2"}, {"WORLD_SIZE", "2"}}}) {
-    set_environment(variables);
-    EXPECT_THROW(launched_rank(), base::ConfigError);
-  }
+TEST(Rendezvous, WhatCannotConnectIsRefused) {
   set_environment({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}});
   EXPECT_THROW(rendezvous_from_env(1s),
                base::ConfigError);  // several hosts, perhaps, and no MASTER_ADDR
+  set_environment({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"TRIREME_TRANSPORT", "pigeons"}});
+  EXPECT_THROW(rendezvous_from_env(1s), base::ConfigError);
   set_environment({});
+}
+
+TEST(Rendezvous, TensorParallelGroupsThatSpanHostsAreWarnedOf) {
+  std::vector<int> hosts{0, 0, 1, 1};
+  run_ranks(2, [&](World& world) {
+    EXPECT_EQ(placement_warning(layout::Mesh({1, 1, 2}), world), "");
+  });
+  World world(std::make_unique<Placed>(hosts));
+  EXPECT_EQ(placement_warning(layout::Mesh({1, 2, 2}), world), "");
+  EXPECT_EQ(placement_warning(layout::Mesh({2, 2, 1}), world), "");
+  EXPECT_THAT(placement_warning(layout::Mesh({1, 1, 4}), world),
+              HasSubstr("the tensor-parallel ranks 0 1 2 3 are on several hosts (rank 2 is on"));
 }
 
 }  // namespace

@@ -1,16 +1,13 @@
-// trireme launch: ranks on this host with torchrun's variables; `--check` tries their
-// communication.
+// trireme launch: ranks on this host with torchrun's variables, or this host's part of several.
+// `--check` tries their communication (check.cc).
 
 #include "trireme/comm/launch.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
+#include <thread>
 
+#include "tools/trireme/check.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/dist/rendezvous.h"
@@ -19,101 +16,79 @@ namespace trireme::tools {
 
 namespace {
 
+using namespace std::chrono_literals;
+
 struct Options {
   comm::LaunchOptions launch;
   std::vector<std::string> command;
+  double timeout_s = 600;
+  CheckOptions checked;
   bool no_prefix = false, check = false, check_rank = false;
 };
 
-using comm::Comm, comm::DType;
+/// The launchers of several hosts: they meet at a store that the first one serves, for the ranks too.
+class Launchers {
+ public:
+  explicit Launchers(const Options& options)
+      : hosts_(options.launch.nnodes),
+        own_(options.launch.node_rank),
+        timeout_(static_cast<int64_t>(options.timeout_s * 1000)),
+        store_(dist::connect_tcp_store(options.launch.master_addr, options.launch.master_port, own_ == 0, timeout_)) {}
 
-/// One row of the table: runs the operation, which throws where a result is wrong, and prints its
-/// time.
-void measure(const Comm& comm, const char* name, int64_t bytes,
-             const std::function<void()>& operation) {
-  using Clock = std::chrono::steady_clock;
-  auto seconds_since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  auto start = Clock::now();
-  operation();
-  double seconds = seconds_since(start);
-  // What fits into a tenth of a second. On a busy host the first, slow time stands: rather that than a long wait.
-  auto times = static_cast<int64_t>(std::min(0.1 / seconds, bytes > (1 << 20) ? 5.0 : 50.0));
-  comm.broadcast(&times, 1, DType::i64, 0).wait();
-  comm.barrier();
-  if (times > 0) {
-    start = Clock::now();
-    for (int64_t i = 0; i < times; ++i) operation();
-    seconds = seconds_since(start) / static_cast<double>(times);
+  /// Returns when all launchers are about to start their ranks, for the same time.
+  void meet(int attempt) {
+    const std::string key = fmt::format("launchers/ready/{}", attempt);
+    store_->add(key, 1);
+    for (auto limit = std::chrono::steady_clock::now() + timeout_; store_->add(key, 0) < hosts_;) {
+      if (store_->add("launchers/ended", 0) > 0)
+        throw base::CommError("the launcher of another host has ended; start it again on every host");
+      if (std::chrono::steady_clock::now() > limit)
+        throw base::CommError(fmt::format("{} of {} hosts were ready to start within {:.0f} s; run trireme launch on every "
+                                          "host with its own --node-rank and the same --nnodes, --master-addr and --master-port",
+                                          store_->add(key, 0), hosts_, static_cast<double>(timeout_.count()) / 1000));
+      std::this_thread::sleep_for(50ms);
+    }
   }
-  if (comm.rank() == 0)
-    fmt::print("{:<16}{:>12}{:>14.1f}{:>10.2f}\n", name, bytes, seconds * 1e6,
-               static_cast<double>(bytes) / seconds * 1e-9);
-}
 
-/// Runs in each rank of `trireme launch --check`.
-void check_communication() {
-  auto backend = dist::rendezvous_from_env(std::chrono::seconds(60));
-  std::vector<int> all(backend->size());
-  for (int r = 0; r < backend->size(); ++r) all[r] = r;
-  Comm comm = backend->make(all, "check");
-  const int ranks = comm.size(), me = comm.rank();
-  auto expect = [&](bool right, const char* name) {
-    if (!right)
-      throw base::InternalError(fmt::format("{} on {} ranks gives a wrong result", name, ranks));
-  };
-  if (me == 0)
-    fmt::print("{} ranks\n{:<16}{:>12}{:>14}{:>10}\n", ranks, "operation", "bytes", "microseconds",
-               "GB/s");
-  for (int64_t bytes : {1 << 10, 1 << 20, 16 << 20}) {
-    const int64_t each = bytes / 4 / ranks, count = each * ranks;
-    std::vector<float> in(count), out(count);
-    std::vector<int64_t> counts(ranks, each);
-    measure(comm, "all_reduce", bytes, [&] {
-      std::fill(in.begin(), in.end(), static_cast<float>(me));
-      comm.all_reduce(in.data(), count, DType::f32).wait();
-      expect(in.back() == static_cast<float>(ranks * (ranks - 1) / 2), "all_reduce");
-    });
-    measure(comm, "reduce_scatter", bytes, [&] {
-      std::fill(in.begin(), in.end(), 1.0f);
-      comm.reduce_scatter(in.data(), out.data(), counts, DType::f32).wait();
-      expect(out[each - 1] == static_cast<float>(ranks), "reduce_scatter");
-    });
-    std::fill(in.begin(), in.end(), static_cast<float>(me));
-    measure(comm, "all_gather", bytes, [&] {
-      comm.all_gather(in.data(), out.data(), counts, DType::f32).wait();
-      expect(out.front() == 0 && out.back() == static_cast<float>(ranks - 1), "all_gather");
-    });
-    measure(comm, "all_to_all", bytes, [&] {
-      comm.all_to_all(in.data(), counts, out.data(), counts, DType::f32).wait();
-      expect(out.front() == 0 && out.back() == static_cast<float>(ranks - 1), "all_to_all");
-    });
-    measure(comm, "broadcast", bytes, [&] {
-      out.back() = static_cast<float>(me);
-      comm.broadcast(out.data(), count, DType::f32, ranks - 1).wait();
-      expect(out.back() == static_cast<float>(ranks - 1), "broadcast");
-    });
-    if (ranks == 1) continue;
-    measure(comm, "send, receive", bytes, [&] {
-      comm::Work sent = comm.isend(in.data(), count * 4, (me + 1) % ranks, 0);
-      comm.irecv(out.data(), count * 4, (me + ranks - 1) % ranks, 0).wait();
-      sent.wait();
-      expect(out.back() == static_cast<float>((me + ranks - 1) % ranks), "send, receive");
-    });
+  /// Tells the others; the one that serves waits a little for them.
+  void end() {
+    try {
+      store_->add("launchers/ended", 1);
+      for (int i = 0; own_ == 0 && i < 100 && store_->add("launchers/ended", 0) < hosts_; ++i)
+        std::this_thread::sleep_for(50ms);
+    } catch (const base::CommError&) {
+      // The first host's launcher has ended already.
+    }
   }
+
+ private:
+  int hosts_, own_;
+  std::chrono::milliseconds timeout_;
+  std::unique_ptr<comm::Store> store_;
+};
+
+int launch(Options& options) {
+  if (options.launch.nnodes < 2 || options.launch.master_port == 0)  // which launch_local refuses for several hosts
+    return comm::launch_local(options.launch, options.command);
+  Launchers launchers(options);
+  options.launch.before_start = [&](int attempt) { launchers.meet(attempt); };
+  int code = comm::launch_local(options.launch, options.command);
+  launchers.end();
+  return code;
 }
 
 void run(Options& options) {
-  if (options.check_rank) return check_communication();
+  if (options.check_rank) return check_communication(options.checked);
   if (options.check == !options.command.empty())
     throw base::ConfigError("launch needs either a command after -- or --check");
   if (options.check) {
-    options.command = {std::filesystem::read_symlink("/proc/self/exe"), "launch", "--check-rank"};
+    options.command = {std::filesystem::read_symlink("/proc/self/exe"), "launch", "--check-rank",
+                       "--tensor-parallel", std::to_string(options.checked.tensor_parallel),
+                       "--pipeline-parallel", std::to_string(options.checked.pipeline_parallel)};
     options.no_prefix = true;
   }
   options.launch.prefix = !options.no_prefix;
-  if (int code = comm::launch_local(options.launch, options.command); code != 0) std::exit(code);
+  if (int code = launch(options); code != 0) std::exit(code);
 }
 
 }  // namespace
@@ -125,16 +100,25 @@ void add_launch(CLI::App& program) {
   sub->add_option("--nproc", launch.nproc, "ranks on this host")->check(CLI::PositiveNumber);
   sub->add_option("--nnodes", launch.nnodes, "hosts; each runs trireme launch");
   sub->add_option("--node-rank", launch.node_rank, "this host's number, from 0");
-  sub->add_option("--master-addr", launch.master_addr, "address of the host of rank 0");
-  sub->add_option("--master-port", launch.master_port, "A free port there; 0: chosen (one host)")
+  sub->add_option("--master-addr", launch.master_addr, "address of the host with node rank 0");
+  sub->add_option("--master-port", launch.master_port, "a free port there (29500 with several hosts; else chosen)")
       ->check(CLI::Range(0, 65535));
   sub->add_option("--max-restarts", launch.max_restarts,
-                  "start all ranks again after a failure, this many times");
+                  "start all ranks again after a failure, this many times; train goes on from its newest checkpoint");
+  sub->add_option("--timeout", options->timeout_s, "seconds that hosts wait for one another at a start")
+      ->check(CLI::PositiveNumber);
   sub->add_flag("--no-prefix", options->no_prefix, "leave the ranks' output as it is");
-  sub->add_flag("--check", options->check, "run every collective on the ranks and print times");
+  sub->add_flag("--check", options->check, "run every collective along every axis of the mesh, print times");
+  sub->add_option("--tensor-parallel", options->checked.tensor_parallel, "of --check: tensor ranks")
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--pipeline-parallel", options->checked.pipeline_parallel, "of --check: pipeline ranks")
+      ->check(CLI::PositiveNumber);
   sub->add_flag("--check-rank", options->check_rank)->group("");
   sub->add_option("command", options->command, "the program and its arguments, after --");
-  sub->callback([options] { run(*options); });
+  sub->callback([options] {
+    if (options->launch.nnodes > 1 && options->launch.master_port == 0) options->launch.master_port = 29500;
+    run(*options);
+  });
 }
 
 }  // namespace trireme::tools

@@ -1,13 +1,13 @@
 #include "tools/trireme/ranks.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/threads.h"
 #include "trireme/comm/launch.h"
+#include "trireme/comm/launched.h"
 #include "trireme/dist/rendezvous.h"
 #include "trireme/kernels/allocator.h"
 
@@ -27,15 +27,10 @@ std::vector<std::string> own_command() {
   return words;
 }
 
-int local_ranks(int world_size) {
-  const char* text = std::getenv("LOCAL_WORLD_SIZE");
-  return text ? std::max(1, std::atoi(text)) : world_size;
-}
-
 }  // namespace
 
 int job_size(int ranks) {
-  dist::LaunchedRank launched = dist::launched_rank();
+  const comm::LaunchedRank launched = comm::launched_rank();
   if (ranks < 0) throw base::ConfigError(fmt::format("--ranks is {}, expected at least 1", ranks));
   if (launched.source.empty()) return std::max(1, ranks);
   if (ranks > 0 && ranks != launched.size) {
@@ -46,10 +41,11 @@ int job_size(int ranks) {
 }
 
 int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body) {
-  dist::LaunchedRank launched = dist::launched_rank();
+  const comm::LaunchedRank launched = comm::launched_rank();
   int size = job_size(ranks);
   if (launched.source.empty() && size > 1) return comm::launch_local({.nproc = size, .prefix = false}, own_command());
-  dist::set_rank_threads(std::max(1, base::available_cores() / local_ranks(launched.size)));
+  const int here = launched.here > 0 ? launched.here : launched.size;
+  dist::set_rank_threads(std::max(1, base::available_cores() / here));
   kernels::tag_memory(launched.rank);
   auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
   dist::World world =

@@ -7,6 +7,7 @@
 #include "tools/trireme/ranks.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/launched.h"
 #include "trireme/config/load.h"
 #include "trireme/data/causal.h"
 #include "trireme/models/registry.h"
@@ -59,14 +60,18 @@ int train_main(const TrainFlags& flags) {
     if (flags.plot_lr) (flags.json ? print_lr_json : print_lr)(run.config, run.length.steps);
     return 0;
   }
-  train::open_resumed(run, flags.resume);
+  // A launcher that starts the ranks again wants the run to go on.
+  const bool resume = flags.resume || comm::launched_rank().restarts > 0;
+  train::open_resumed(run, resume);
   return run_processes(flags.ranks, run.config.train.dist.timeout_s, [&](dist::World& world) {
     std::signal(SIGTERM, request_stop);
     std::signal(SIGINT, request_stop);
     bool first = world.rank() == 0;
     base::Logger log(world.size() > 1 ? fmt::format("rank {}", world.rank()) : "",
                      first ? base::LogLevel::info : base::LogLevel::warning);
-    train::TrainSummary summary = train::train(run, world, {.resume = flags.resume, .stop = &stop_requested}, log);
+    if (std::string warning = dist::placement_warning(run.placement.mesh, world); first && !warning.empty())
+      log.warning("{}", warning);
+    train::TrainSummary summary = train::train(run, world, {.resume = resume, .stop = &stop_requested}, log);
     if (!first) return;
     if (summary.stopped) {
       std::printf("stopped after step %ld; resume with: %s --resume\n", static_cast<long>(summary.step),

@@ -200,6 +200,7 @@ class Job {
         {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt_)},
         {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options_.max_restarts)},
         {"TRIREME_STORE", options_.nnodes == 1 ? store_.address() : ""},
+        {"TORCHELASTIC_USE_AGENT_STORE", options_.nnodes == 1 ? "False" : "True"},
     };
     if (std::getenv("OMP_NUM_THREADS") == nullptr)
       variables["OMP_NUM_THREADS"] =
@@ -351,6 +352,7 @@ int launch_local(const LaunchOptions& options, const std::vector<std::string>& c
     throw base::ConfigError(
         "several nodes need the same --master-addr and --master-port on each; no port was given");
   for (int attempt = 0;; ++attempt) {
+    if (options.before_start) options.before_start(attempt);
     Job job(options, command, attempt);
     auto failure = job.run();
     if (!failure) return 0;

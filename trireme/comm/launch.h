@@ -4,11 +4,14 @@
 //
 // Each gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
 // GROUP_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RESTART_COUNT) and, when all ranks are
-// here, TRIREME_STORE: the address of a store that the launcher serves. The ranks are its direct
+// here, TRIREME_STORE: the address of a store that the launcher serves. With several hosts the
+// caller serves the store at MASTER_ADDR, and `before_start` makes the hosts start (and start again)
+// together. The ranks are its direct
 // children, each in a process group of its own, and are killed by the kernel when the launcher
 // dies. TRIREME_ERROR_FD is a pipe for the error that ends a rank.
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +24,8 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";
   int master_port = 0;   // 0: a free one (one host only)
   int max_restarts = 0;  // after a failure all ranks start again
+  /// Called before the ranks start for the first time (0) and before each restart (1 and up).
+  std::function<void(int attempt)> before_start = {};
   bool prefix =
       true;  // lines of output start with "[rank N] "; else ranks inherit stdout and stderr
   /// After a failure the others may end by themselves, then get SIGTERM, and SIGKILL after `grace`.

@@ -1,18 +1,19 @@
 #include "trireme/dist/rendezvous.h"
 
 #include <c10/util/Logging.h>
-#include <unistd.h>
 
-#include <charconv>
+#include <algorithm>
 #include <cstdlib>
-#include <map>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/base/io.h"
+#include "trireme/comm/backends/mpi.h"
 #include "trireme/comm/backends/shm.h"
+#include "trireme/comm/backends/tcp.h"
 #include "trireme/comm/backends/threads.h"
+#include "trireme/comm/host.h"
 
 C10_DECLARE_int(caffe2_log_level);
 
@@ -22,16 +23,6 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-int number(const char* name) {
-  std::string text = variable(name);
-  int value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    throw base::ConfigError(
-        fmt::format("the environment's {} is '{}'; expected a number from 0", name, text));
-  return value;
 }
 
 /// The first line of what c10d says; the rest is a stack trace.
@@ -108,64 +99,30 @@ class Prefixed : public comm::Store {
   std::string prefix_;
 };
 
-std::unique_ptr<comm::Store> store_of(const LaunchedRank& launched,
-                                      std::chrono::milliseconds timeout) {
+/// The ranks' store, and the address towards which hosts reach one another.
+std::pair<std::unique_ptr<comm::Store>, std::string> store_of(const comm::LaunchedRank& launched,
+                                                              std::chrono::milliseconds timeout) {
   if (std::string local = variable("TRIREME_STORE"); !local.empty())
-    return comm::connect_store(local);
-  std::string host = variable("MASTER_ADDR");
-  if (host.empty() && launched.source != "Slurm") host = "127.0.0.1";
-  if (host.empty() && variable("SLURM_NNODES") == "1") host = "127.0.0.1";
-  if (host.empty())
-    throw base::ConfigError(
-        "ranks on several hosts need MASTER_ADDR (the host of rank 0) and MASTER_PORT in their "
-        "environment");
-  int port = variable("MASTER_PORT").empty() ? 29500 : number("MASTER_PORT");
-  bool agent =
-      variable("TORCHELASTIC_USE_AGENT_STORE") == "True";  // torchrun serves the store itself
+    return {comm::connect_store(local), "127.0.0.1"};
+  auto [host, port] = comm::meeting_place(launched);
+  // The launcher's agent may serve the store itself.
+  bool agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   auto store = connect_tcp_store(host, port, launched.rank == 0 && !agent, timeout);
-  return std::make_unique<Prefixed>(
-      std::move(store), fmt::format("trireme/{}/", variable("TORCHELASTIC_RESTART_COUNT")));
+  return {std::make_unique<Prefixed>(std::move(store), fmt::format("trireme/{}/", launched.restarts)),
+          host};
 }
 
-/// Processes with the same identity reach one another by Unix sockets and shared memory.
-std::string host_identity() {
-  char space[64] = {};
-  ssize_t size = ::readlink("/proc/self/ns/net", space, sizeof space - 1);
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return base::read_file("/proc/sys/kernel/random/boot_id").substr(0, 36) +
-         (size > 0 ? space : "") + " " + name;
+/// What carries messages between hosts. mpirun's ranks use MPI where trireme is built with it.
+bool use_mpi(const comm::LaunchedRank& launched) {
+  std::string asked = variable("TRIREME_TRANSPORT");
+  if (asked.empty()) return launched.by_mpirun() && !comm::mpi_version().empty();
+  if (asked != "mpi" && asked != "tcp")
+    throw base::ConfigError(
+        fmt::format("the environment's TRIREME_TRANSPORT is '{}'; expected mpi or tcp", asked));
+  return asked == "mpi";
 }
 
 }  // namespace
-
-LaunchedRank launched_rank() {
-  struct Source {
-    const char *name, *rank, *size;
-  };
-  constexpr Source kSources[] = {{"torchrun", "RANK", "WORLD_SIZE"},
-                                 {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"},
-                                 {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                 {"PMI", "PMI_RANK", "PMI_SIZE"}};
-  for (const Source& source : kSources) {
-    bool rank = !variable(source.rank).empty(), size = !variable(source.size).empty();
-    if (!rank && !size) continue;
-    if (rank != size) {
-      if (source.rank != std::string("RANK"))
-        continue;  // Slurm sets some of its variables for other programs too
-      throw base::ConfigError(fmt::format("the environment has {} but no {}; a launcher sets both",
-                                          rank ? source.rank : source.size,
-                                          rank ? source.size : source.rank));
-    }
-    LaunchedRank launched{number(source.rank), number(source.size), source.name};
-    if (launched.rank >= launched.size)
-      throw base::ConfigError(
-          fmt::format("the environment's {} is {} with {} {}; ranks are numbered from 0",
-                      source.rank, launched.rank, source.size, launched.size));
-    return launched;
-  }
-  return {};
-}
 
 std::unique_ptr<comm::Store> connect_tcp_store(const std::string& host, int port, bool serve,
                                                std::chrono::milliseconds timeout) {
@@ -173,27 +130,22 @@ std::unique_ptr<comm::Store> connect_tcp_store(const std::string& host, int port
 }
 
 std::unique_ptr<comm::Backend> rendezvous_from_env(std::chrono::milliseconds timeout) {
-  LaunchedRank launched = launched_rank();
-  if (launched.size == 1) return std::move(comm::make_thread_backends(1, timeout).front());
-  auto store = store_of(launched, timeout);
-  store->set(fmt::format("host/{}", launched.rank), host_identity());
-  std::map<std::string, std::vector<int>> hosts;
-  for (int r = 0; r < launched.size; ++r)
-    hosts[store->get(fmt::format("host/{}", r), timeout)].push_back(r);
-  if (hosts.size() > 1) {
-    std::string places;
-    for (const auto& [host, ranks] : hosts)
-      places +=
-          fmt::format("; {}: ranks {}", host.substr(host.find(' ') + 1), fmt::join(ranks, " "));
-    throw base::ConfigError(fmt::format(
-        "the {} ranks run on {} hosts (or in containers without a common network){}; this "
-        "program connects ranks of one host only, the mpi backend is not built",
-        launched.size, hosts.size(), places));
-  }
-  auto backend = comm::make_shm_backend(launched.rank, launched.size, *store, timeout);
+  const comm::LaunchedRank launched = comm::launched_rank();
+  const int rank = launched.rank, size = launched.size;
+  if (size == 1) return std::move(comm::make_thread_backends(1, timeout).front());
+  if (use_mpi(launched)) return comm::make_mpi_backend(timeout, size);
+  auto [store, towards] = store_of(launched, timeout);
+  store->set(fmt::format("host/{}", rank), comm::host_identity());
+  std::vector<std::string> identities;
+  for (int r = 0; r < size; ++r) identities.push_back(store->get(fmt::format("host/{}", r), timeout));
+  const std::vector<int> hosts = comm::number_hosts(identities);
+  std::shared_ptr<comm::Wire> wire;
+  if (std::ranges::count(hosts, hosts[0]) < size)
+    wire = comm::make_tcp_wire(rank, hosts, *store, comm::own_address(towards), timeout);
+  auto backend = comm::make_shm_backend(rank, hosts, *store, wire, timeout);
   // A store that rank 0 serves must live until all have read from it.
-  std::vector<int> all(launched.size);
-  for (int r = 0; r < launched.size; ++r) all[r] = r;
+  std::vector<int> all(size);
+  std::iota(all.begin(), all.end(), 0);
   backend->make(all, "start").barrier();
   return backend;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -20,6 +21,8 @@ World::World(std::unique_ptr<comm::Backend> backend, c10::Device device)
 
 int World::rank() const { return backend_ ? backend_->rank() : 0; }
 int World::size() const { return backend_ ? backend_->size() : 1; }
+
+int World::host(int rank) const { return backend_ ? backend_->host(rank) : 0; }
 
 comm::Comm World::comm(std::span<const int> ranks, const std::string& name) {
   if (ranks.size() == 1) return comm::Comm();
@@ -66,6 +69,20 @@ void run_ranks(int ranks, const std::function<void(World&)>& body, int threads, 
   }
   for (std::thread& thread : rank_threads) thread.join();
   if (first || loss) std::rethrow_exception(first ? first : loss);
+}
+
+std::string placement_warning(const layout::Mesh& mesh, const World& world) {
+  for (const std::vector<int>& group : mesh.groups(Axis::tp)) {
+    auto elsewhere = std::find_if(group.begin(), group.end(),
+                                  [&](int rank) { return world.host(rank) != world.host(group.front()); });
+    if (elsewhere == group.end()) continue;
+    return fmt::format(
+        "the tensor-parallel ranks {} are on several hosts (rank {} is on another than rank {}); every layer then waits "
+        "for the network. Let tensor_parallel_size {} divide the ranks of a host, and number the ranks host by host "
+        "(srun --distribution=block, mpirun --map-by slot)",
+        fmt::join(group, " "), *elsewhere, group.front(), mesh.size(Axis::tp));
+  }
+  return "";
 }
 
 DeviceMesh::DeviceMesh(World& rank, const layout::Mesh& shape) : mesh(shape) {

@@ -25,6 +25,8 @@ class World {
 
   int rank() const;
   int size() const;
+  /// The number of the host that a rank runs on.
+  int host(int rank) const;
   c10::Device device() const { return device_; }
   /// Collective over `ranks` (world ranks in group order, this rank among them). A group of one needs no call.
   comm::Comm comm(std::span<const int> ranks, const std::string& name);
@@ -43,6 +45,10 @@ void set_rank_threads(int threads);
 /// failure. `threads` are the intra-op threads of each rank.
 void run_ranks(int ranks, const std::function<void(World&)>& body, int threads = 1,
                std::chrono::milliseconds timeout = std::chrono::seconds(60));
+
+/// What is unfortunate about where the mesh's ranks run: tensor-parallel groups that span hosts, since their every layer
+/// communicates. Empty where nothing is.
+std::string placement_warning(const layout::Mesh& mesh, const World& world);
 
 struct DeviceMesh {
   layout::Mesh mesh;

@@ -254,7 +254,10 @@ std::unique_ptr<Backend> make_mpi_backend(std::chrono::milliseconds timeout, int
   MPI_Comm_size(MPI_COMM_WORLD, &world);
   if (size == 0) size = world;
   if (size < 0 || size > world)
-    throw base::ConfigError(fmt::format("{} ranks; MPI has started {}", size, world));
+    throw base::ConfigError(fmt::format(
+        "the launcher has started {} ranks, of which {} sees {}: start them with the mpirun of that "
+        "MPI (or srun --mpi=pmix), or set TRIREME_TRANSPORT=tcp",
+        size, mpi_version(), world));
   // A communicator of its own for each backend, so that nothing is left over from one before.
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Group everybody, group;
