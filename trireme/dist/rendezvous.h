@@ -15,6 +15,8 @@
 
 namespace trireme::dist {
 
+using comm::LaunchedRank, comm::launched_rank;
+
 /// A c10d::TCPStore, served by rank 0 (or by the launcher's agent); its failures are CommErrors.
 std::unique_ptr<comm::Store> connect_tcp_store(const std::string& host, int port, bool serve,
                                                std::chrono::milliseconds timeout);
