@@ -194,13 +194,19 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
                         "tensor_parallel_size?"));
   EXPECT_THAT(error_of("train: {eval_period: 3}"),
               HasSubstr("did you mean train.evaluation.eval_period?"));
-  EXPECT_THAT(error_of("zzz: 1"), HasSubstr("known are model, tokenizer, data, train, optim"));
+  EXPECT_THAT(error_of("zzz: 1"), HasSubstr("known are plugins, model, tokenizer, data, train, optim"));
   EXPECT_THAT(error_of("", {"train.sed=1"}),
               HasSubstr("override train.sed=1: unknown key train.sed; did you mean seed?"));
   EXPECT_THAT(error_of("train:\n  seed: 1\n  seed: 2"),
               AllOf(HasSubstr("run.yaml:3"), HasSubstr("appears twice"), HasSubstr("run.yaml:2")));
   EXPECT_THAT(error_of("data: {train: [{path: a, wieght: 2}]}"),
               HasSubstr("unknown key data.train.0.wieght; did you mean weight?"));
+}
+
+TEST(Config, PluginsMayAddWords) {
+  EXPECT_EQ(parse("{plugins: [libmine.so], optim: {name: mine, options: {a: 1}}}", "f").optim.options["a"], 1);
+  EXPECT_EQ(parse("{plugins: [], train: {scheduler: {name: mine}}}", "f").train.scheduler.name, "mine");
+  EXPECT_THROW(parse("{plugins: [], train: {dist: {schedule: mine}}}", "f"), base::ConfigError);
 }
 
 TEST(Config, RefusesWrongTypesAndRanges) {

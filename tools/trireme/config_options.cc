@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "tools/trireme/subcommands.h"
+#include "trireme/base/plugin.h"
 #include "trireme/config/deepspeed.h"
 #include "trireme/config/load.h"
 
@@ -37,13 +38,15 @@ void ConfigOptions::add_to(CLI::App& command) {
 }
 
 config::RunConfig ConfigOptions::load() const {
-  if (deepspeed.empty()) return config::load(path, overrides);
-  config::DeepSpeed given = config::read_deepspeed(deepspeed);
+  config::DeepSpeed given;
+  if (!deepspeed.empty()) given = config::read_deepspeed(deepspeed);
   if (!given.without_counterpart.empty())
     fmt::print(stderr, "{}: without counterpart here, no effect: {}\n", deepspeed, fmt::join(given.without_counterpart, ", "));
   std::vector<std::string> settings = std::move(given.settings);
   settings.insert(settings.end(), overrides.begin(), overrides.end());
-  return config::load(path, settings);
+  config::RunConfig config = config::load(path, settings);
+  base::load_plugins(config.plugins);
+  return config;
 }
 
 std::string ConfigOptions::command(const std::string& subcommand, int ranks) const {

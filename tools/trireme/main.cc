@@ -11,6 +11,7 @@
 #include "tools/trireme/usage.h"
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/plugin.h"
 #include "trireme/comm/launch.h"
 #include "trireme/kernels/allocator.h"
 
@@ -27,6 +28,11 @@ int run(int argc, char** argv) {
       "trireme"};
   program.require_subcommand(1);
   trireme::tools::set_help(program);
+  program
+      .add_option_function<std::vector<std::string>>("--plugin", trireme::base::load_plugins,
+                                                     "load a shared library of your own first, as `plugins` in a run's file does")
+      ->trigger_on_parse()
+      ->allow_extra_args(false);
   program.set_version_flag("--version", "trireme " TRIREME_VERSION, "print the version");
   trireme::tools::add_bench(program);
   trireme::tools::add_ckpt(program);

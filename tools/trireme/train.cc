@@ -107,14 +107,17 @@ int eval_main(const EvalFlags& flags) {
   return run_processes(flags.ranks, config.train.dist.timeout_s, [&](dist::World& world) {
     auto assembly = train::assemble(tree, placement, config.data.seq_length, world);
     train::make_parameters(*assembly, false, &checkpoint);
-    train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_samples).run();
+    train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_samples,
+                                              config.train.evaluation.metrics).run();
     if (world.rank() != 0) return;
     if (flags.json) {
       base::Json out = {{"loss", found.loss}, {"perplexity", found.perplexity()}, {"tokens", found.tokens}};
+      for (const auto& [name, value] : found.values) out[name] = value;
       std::printf("%s\n", out.dump().c_str());
     } else {
       std::printf("checkpoint  %s\nloss        %.6f\nperplexity  %.4f\ntokens      %ld\n", checkpoint.path().c_str(),
                   found.loss, found.perplexity(), static_cast<long>(found.tokens));
+      for (const auto& [name, value] : found.values) std::printf("%-11s %.6f\n", name.c_str(), value);
     }
   });
 }

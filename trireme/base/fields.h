@@ -30,6 +30,7 @@ struct Field {
       std::numeric_limits<double>::lowest();  // allowed range, inclusive; finite unless said
   double max = std::numeric_limits<double>::max();
   std::vector<std::string_view> choices = {};  // allowed words; empty: any
+  bool open = false;                           // where `plugins` is given, they may add words
 };
 
 /// A struct with a `visit` as above.

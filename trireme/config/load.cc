@@ -43,6 +43,9 @@ void find_elsewhere(std::string_view name, const std::string& path,
 /// Moves a tree's values into the fields of a struct and collects what is wrong.
 class Binder {
  public:
+  /// `has_plugins`: open choices take any word.
+  explicit Binder(bool has_plugins) : has_plugins_(has_plugins) {}
+
   std::vector<std::string> errors;
 
   template <Described T>
@@ -78,7 +81,7 @@ class Binder {
 
   void bind(const Tree& tree, const std::string& path, std::string& value, const Field& field) {
     if (tree.kind != Kind::scalar) return expected(tree, path, "text");
-    if (!field.choices.empty() &&
+    if (!field.choices.empty() && !(field.open && has_plugins_) &&
         std::find(field.choices.begin(), field.choices.end(), tree.text) == field.choices.end()) {
       return expected(tree, path, fmt::format("one of {}", fmt::join(field.choices, ", ")));
     }
@@ -136,6 +139,8 @@ class Binder {
     return false;
   }
 
+  bool has_plugins_;
+
   template <class T>
   void refuse_unknown(const Tree& item, const std::string& path) {
     std::vector<std::string> names = names_of<T>();
@@ -180,7 +185,7 @@ RunConfig from_layers(std::vector<Tree> layers, const std::vector<std::string>& 
   static const Tree defaults = parse_tree(to_yaml(RunConfig{}), "defaults");
   resolve_references(tree, defaults);
   RunConfig config;
-  Binder binder;
+  Binder binder(tree.find("plugins") != nullptr);
   binder.bind(tree, "", config, Field{});
   if (!binder.errors.empty()) throw ConfigError(fmt::format("{}", fmt::join(binder.errors, "\n")));
   check_consistent(config);

@@ -29,11 +29,16 @@ using base::Json;
 struct DataSource {
   std::string path = {};
   double weight = 1.0;
+  std::string type = "tokens";
+  Json options = Json::object();
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
     v("path", self.path, Field{"indexed dataset, without .idx or .bin"});
     v("weight", self.weight, Field{"share of the samples, relative to the other sources", 0});
+    v("type", self.type,
+      Field{.help = "what the path is", .choices = {"tokens"}, .open = true});
+    v("options", self.options, Field{"for a plugin's type"});
   }
   bool operator==(const DataSource&) const = default;
 };
@@ -172,6 +177,7 @@ struct Evaluation {
   bool enabled = true;
   int64_t eval_period = 1000;
   std::optional<int64_t> eval_iter = {}, eval_samples = {};
+  std::vector<std::string> metrics = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -184,6 +190,7 @@ struct Evaluation {
             1});
     v("eval_samples", self.eval_samples,
       Field{"the same in samples, in place of eval_iter; both null: all of data.valid", 1});
+    v("metrics", self.metrics, Field{"what to measure beside the loss: `accuracy`, a plugin's"});
   }
   bool operator==(const Evaluation&) const = default;
 };
@@ -249,6 +256,7 @@ struct Scheduler {
   bool cycle = false;
   double decay_ratio = 0.1;
   std::string decay_method = "linear";
+  Json options = Json::object();
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -257,7 +265,8 @@ struct Scheduler {
             .choices = {"warmup_constant", "warmup_linear", "warmup_cosine",
                         "warmup_cosine_annealing", "warmup_step", "warmup_multistep",
                         "warmup_exponential", "warmup_polynomial", "wsd", "inverse_sqrt",
-                        "one_cycle"}});
+                        "one_cycle"},
+            .open = true});
     v("warmup_ratio", self.warmup_ratio, Field{"share of the run's steps that warm up", 0, 1});
     v("warmup_iter", self.warmup_iter, Field{"steps that warm up, in place of warmup_ratio", 0});
     v("warmup_factor", self.warmup_factor,
@@ -287,6 +296,7 @@ struct Scheduler {
     v("decay_method", self.decay_method,
       Field{.help = "wsd: the decay's shape; sqrt: 1 minus the root of the share that is done",
             .choices = {"linear", "cosine", "sqrt"}});
+    v("options", self.options, Field{"for a plugin's curve"});
   }
   bool operator==(const Scheduler&) const = default;
 };
@@ -309,6 +319,7 @@ struct Train {
   Trace trace = {};
   Telemetry telemetry = {};
   Scheduler scheduler = {};
+  std::vector<std::string> hooks = {};
   int64_t log_period = 20;
   std::string dtype = "fp32";
 
@@ -342,6 +353,7 @@ struct Train {
     v("trace", self.trace, Field{"measured timelines of the pipeline"});
     v("telemetry", self.telemetry, Field{"where the time goes, and who else may read it"});
     v("scheduler", self.scheduler, Field{"learning rate over the run"});
+    v("hooks", self.hooks, Field{"a plugin's hooks, called in this order"});
     v("log_period", self.log_period,
       Field{"steps between lines of the log, where no progress bar shows", 1});
     v("dtype", self.dtype,
@@ -382,13 +394,15 @@ struct Optim {
   std::optional<double> clip_grad_max_norm = 1.0;
   double clip_grad_norm_type = 2.0;
   std::optional<double> clip_grad_value = {};
+  Json options = Json::object();
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
     v("name", self.name,
       Field{.help = "the optimizer; muon orthogonalises the steps of matrices and leaves the rest "
                     "to adamw",
-            .choices = {"adamw", "adam", "sgd", "lion", "lamb", "adafactor", "muon"}});
+            .choices = {"adamw", "adam", "sgd", "lion", "lamb", "adafactor", "muon"},
+            .open = true});
     v("lr", self.lr, Field{"peak learning rate", 0});
     v("betas", self.betas,
       Field{"adamw, adam, lamb, muon: decay of the first and the second moment; lion: of the step's "
@@ -413,11 +427,13 @@ struct Optim {
       Field{"which norm: 1, 2 or .inf", 1, std::numeric_limits<double>::infinity()});
     v("clip_grad_value", self.clip_grad_value,
       Field{"largest magnitude of a gradient's element, before the norm is taken; null: any", 0});
+    v("options", self.options, Field{"for a plugin's optimizer"});
   }
   bool operator==(const Optim&) const = default;
 };
 
 struct RunConfig {
+  std::vector<std::string> plugins = {};
   Json model = Json::object();
   std::optional<std::string> tokenizer = {};
   Data data = {};
@@ -426,6 +442,8 @@ struct RunConfig {
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
+    v("plugins", self.plugins, Field{"shared libraries that add models, datasets, optimizers, ... by name; an empty list where the "
+            "program itself does"});
     v("model", self.model, Field{"`family` and its Hugging Face keys, or `pretrained: DIR`"});
     v("tokenizer", self.tokenizer,
       Field{"tokenizer folder, which checkpoints carry along; null: none"});

@@ -156,7 +156,8 @@ std::string type_name(const std::vector<T>&) {
 }
 
 std::string allowed(const Field& field) {
-  if (!field.choices.empty()) return fmt::format("`{}`", fmt::join(field.choices, "`, `"));
+  if (!field.choices.empty())
+    return fmt::format("`{}`{}", fmt::join(field.choices, "`, `"), field.open ? ", a plugin's" : "");
   bool min = field.min > std::numeric_limits<double>::lowest(),
        max = field.max < std::numeric_limits<double>::max();
   if (min && max) return fmt::format("{} to {}", field.min, field.max);

@@ -135,6 +135,14 @@ void CausalDataset::read(int64_t index, int64_t* input_ids, int64_t* labels) con
   std::copy(window.begin() + 1, window.end(), labels);
 }
 
+base::Registry<OpenDataset>& dataset_types() {
+  static base::Registry<OpenDataset> all(
+      "data type", {{"tokens", [](const std::string& path, const base::Json&, const CausalOptions& causal) {
+                       return std::make_shared<CausalDataset>(std::make_shared<IndexedDataset>(path), causal);
+                     }}});
+  return all;
+}
+
 std::shared_ptr<const Dataset> open_datasets(const std::vector<Source>& sources,
                                              const CausalOptions& options) {
   if (sources.empty()) {
@@ -146,8 +154,7 @@ std::shared_ptr<const Dataset> open_datasets(const std::vector<Source>& sources,
   for (const Source& source : sources) {
     CausalOptions own = options;
     own.seed = base::stream_key(options.seed, "data.source", datasets.size());
-    datasets.push_back(
-        std::make_shared<CausalDataset>(std::make_shared<IndexedDataset>(source.path), own));
+    datasets.push_back(dataset_types().get(source.type)(source.path, source.options, own));
     weights.push_back(source.weight);
   }
   auto blend = std::make_shared<BlendDataset>(

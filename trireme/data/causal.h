@@ -13,11 +13,14 @@
 //                              {.seq_length = 1024, .seed = 1, .vocab_size = 50257});
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.h"
+#include "trireme/base/registry.h"
 #include "trireme/data/indexed.h"
 #include "trireme/data/loader.h"
 
@@ -98,7 +101,15 @@ void check_vocabulary(const IndexedDataset& tokens, int64_t vocab_size);
 struct Source {
   std::string path;
   double weight = 1.0;
+  std::string type = "tokens";
+  base::Json options = base::Json::object();
 };
+
+/// Opens one source of a kind; `options` are its own, `causal` the run's.
+using OpenDataset = std::function<std::shared_ptr<const Dataset>(
+    const std::string& path, const base::Json& options, const CausalOptions& causal)>;
+/// All kinds by the name that `type` in data.train and data.valid gives them.
+base::Registry<OpenDataset>& dataset_types();
 
 /// The dataset of a configuration's list: one source alone, or the blend of several.
 std::shared_ptr<const Dataset> open_datasets(const std::vector<Source>& sources,

@@ -29,7 +29,7 @@ void check(const Request& request, const nn::ModelDef& def) {
       throw base::ConfigError(
           fmt::format("prompt {} has no tokens; give at least one character", p));
     auto length = static_cast<int64_t>(prompt.size()) + request.max_new_tokens;
-    if (length > def.max_positions + 1) {
+    if (def.max_positions > 0 && length > def.max_positions + 1) {
       throw base::ConfigError(
           fmt::format("prompt {} has {} tokens, and {} new ones make {}; the model knows {} "
                       "positions: shorten either",

@@ -7,15 +7,18 @@
 #include <string>
 
 #include "trireme/base/json.h"
+#include "trireme/base/registry.h"
 #include "trireme/nn/layer.h"
 
 namespace trireme::models {
 
 struct Family {
-  std::string name;
   nn::ModelDef (*make)(const base::Json& tree, int tp);
   base::Json (*resolve)(const base::Json& tree);
 };
+
+/// All families by the name that `family`, or `model_type` in a config.json, gives them.
+base::Registry<Family>& families();
 
 Family gpt2_family();
 

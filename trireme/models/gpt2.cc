@@ -239,6 +239,6 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 
 }  // namespace
 
-Family gpt2_family() { return {"gpt2", make, resolve}; }
+Family gpt2_family() { return {make, resolve}; }
 
 }  // namespace trireme::models

@@ -7,36 +7,22 @@
 namespace trireme::models {
 namespace {
 
-const std::vector<Family>& all_families() {
-  static const std::vector<Family> families = {
-      gpt2_family(),
-  };
-  return families;
-}
-
 const Family& find_family(const base::Json& tree) {
-  std::string name;
   for (const char* key : {"family", "model_type"})
-    if (name.empty() && tree.contains(key) && tree[key].is_string()) name = tree[key];
-  std::string known;
-  for (const Family& family : all_families()) {
-    if (family.name == name) return family;
-    known += (known.empty() ? "" : ", ") + family.name;
-  }
-  throw base::ConfigError(name.empty() ? fmt::format("model.family is not given; known families: {}", known)
-                                       : fmt::format("model family '{}' is not known; known: {}", name, known));
+    if (tree.contains(key) && tree[key].is_string()) return families().get(tree[key].get<std::string>());
+  throw base::ConfigError(
+      fmt::format("model.family is not given; known families: {}", fmt::join(families().names(), ", ")));
 }
 
 }  // namespace
 
+base::Registry<Family>& families() {
+  static base::Registry<Family> all("model.family", {{"gpt2", gpt2_family()}});
+  return all;
+}
+
 nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(tree, tp); }
 base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(tree); }
-
-std::vector<std::string> families() {
-  std::vector<std::string> names;
-  for (const Family& family : all_families()) names.push_back(family.name);
-  return names;
-}
 
 ConfigReader::ConfigReader(const base::Json& tree, std::string family) : tree_(tree), family_(std::move(family)) {
   // Keys of every Hugging Face configuration that say nothing about the arithmetic of training.

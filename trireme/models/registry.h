@@ -1,9 +1,6 @@
 #pragma once
-// Registry: the model families by name. A family is one .cc file: configuration, blocks, policy; and one line in
-// registry.cc.
-
-#include <string>
-#include <vector>
+// Registry: models from their configurations. A family is one .cc file: configuration, blocks, policy; and one line in
+// registry.cc, or in a plugin (family.h).
 
 #include "trireme/base/json.h"
 #include "trireme/nn/layer.h"
@@ -17,7 +14,5 @@ nn::ModelDef make_model(const base::Json& tree, int tp);
 
 /// The tree with every key of the family filled in: what is saved as config.json.
 base::Json resolve_model(const base::Json& tree);
-
-std::vector<std::string> families();
 
 }  // namespace trireme::models

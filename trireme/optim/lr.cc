@@ -9,12 +9,6 @@
 namespace trireme::optim {
 namespace {
 
-struct Curve {
-  const config::Scheduler& keys;
-  double base;
-  int64_t warmup, total;
-};
-
 // From 1 to 0 along half a cosine as `done` goes from 0 to 1.
 double falling_cosine(double done) {
   return 0.5 * (1 + std::cos(std::numbers::pi * done));
@@ -106,32 +100,23 @@ double one_cycle(const Curve& curve, int64_t t) {
                  falling_cosine(share(t, curve.warmup, curve.total)));
 }
 
-struct Shape {
-  std::string_view name;
-  double (*at)(const Curve& curve, int64_t t);
-};
-constexpr Shape kShapes[] = {{"warmup_constant", warmup_constant},
-                             {"warmup_linear", warmup_linear},
-                             {"warmup_cosine", warmup_cosine},
-                             {"warmup_cosine_annealing", warmup_cosine_annealing},
-                             {"warmup_step", warmup_step},
-                             {"warmup_multistep", warmup_multistep},
-                             {"warmup_exponential", warmup_exponential},
-                             {"warmup_polynomial", warmup_polynomial},
-                             {"wsd", wsd},
-                             {"inverse_sqrt", inverse_sqrt},
-                             {"one_cycle", one_cycle}};
-
-const Shape& shape_of(const std::string& name) {
-  const Shape* found = std::ranges::find(kShapes, name, &Shape::name);
-  if (found != std::end(kShapes)) return *found;
-  std::vector<std::string_view> names;
-  for (const Shape& shape : kShapes) names.push_back(shape.name);
-  throw base::ConfigError(fmt::format("train.scheduler.name '{}' is unknown; use one of {}", name,
-                                      fmt::join(names, ", ")));
-}
-
 }  // namespace
+
+base::Registry<Shape>& shapes() {
+  static base::Registry<Shape> all("train.scheduler.name",
+                                   {{"warmup_constant", {warmup_constant}},
+                                    {"warmup_linear", {warmup_linear}},
+                                    {"warmup_cosine", {warmup_cosine}},
+                                    {"warmup_cosine_annealing", {warmup_cosine_annealing}},
+                                    {"warmup_step", {warmup_step}},
+                                    {"warmup_multistep", {warmup_multistep}},
+                                    {"warmup_exponential", {warmup_exponential}},
+                                    {"warmup_polynomial", {warmup_polynomial}},
+                                    {"wsd", {wsd}},
+                                    {"inverse_sqrt", {inverse_sqrt}},
+                                    {"one_cycle", {one_cycle, true}}});
+  return all;
+}
 
 int64_t warmup_steps(const config::Scheduler& scheduler, int64_t total_steps) {
   int64_t steps = scheduler.warmup_iter.value_or(
@@ -146,10 +131,10 @@ int64_t warmup_steps(const config::Scheduler& scheduler, int64_t total_steps) {
 
 double learning_rate(const config::Scheduler& scheduler, double base, int64_t step,
                      int64_t total_steps) {
-  const Shape& shape = shape_of(scheduler.name);
+  const Shape& shape = shapes().get(scheduler.name);
   config::check_scheduler(scheduler);
   const Curve curve{scheduler, base, warmup_steps(scheduler, total_steps), total_steps};
-  if (step >= curve.warmup || shape.at == one_cycle) return shape.at(curve, step);
+  if (step >= curve.warmup || shape.has_warmup) return shape.at(curve, step);
   const double start = base * scheduler.warmup_factor;
   if (scheduler.warmup_method == "constant") return start;
   return start + (shape.at(curve, curve.warmup) - start) * static_cast<double>(step) /

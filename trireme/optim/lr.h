@@ -3,10 +3,27 @@
 // curve. A schedule is a shape after a warm-up; see learning_rate for all of them.
 
 #include <cstdint>
+#include <functional>
 
+#include "trireme/base/registry.h"
 #include "trireme/config/run_config.h"
 
 namespace trireme::optim {
+
+/// What a schedule knows of the run.
+struct Curve {
+  const config::Scheduler& keys;
+  double base;            // the peak
+  int64_t warmup, total;  // steps
+};
+/// A schedule's rate at step t, from the end of the warm-up on; or from the start, where it has a
+/// rise of its own.
+struct Shape {
+  std::function<double(const Curve& curve, int64_t t)> at;
+  bool has_warmup = false;
+};
+/// All schedules by the name that train.scheduler.name gives them.
+base::Registry<Shape>& shapes();
 
 /// Steps of the warm-up: warmup_iter, or warmup_ratio of the run, rounded up.
 int64_t warmup_steps(const config::Scheduler& scheduler, int64_t total_steps);

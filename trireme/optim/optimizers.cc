@@ -17,18 +17,23 @@ kernels::Piece Segment::piece() const {
   return piece;
 }
 
+base::Registry<MakeOptimizer>& optimizers() {
+  static const auto local = [](auto make) {
+    return [make](const config::Optim& options, const WholeTensors&) { return make(options); };
+  };
+  static base::Registry<MakeOptimizer> all(
+      "optim.name", {{"adamw", local([](const config::Optim& o) { return make_adam(o, true); })},
+                     {"adam", local([](const config::Optim& o) { return make_adam(o, false); })},
+                     {"sgd", local(make_sgd)},
+                     {"lion", local(make_lion)},
+                     {"lamb", make_lamb},
+                     {"adafactor", make_adafactor},
+                     {"muon", make_muon}});
+  return all;
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const config::Optim& options, WholeTensors whole) {
-  const std::string& name = options.name;
-  if (name == "adamw") return make_adam(options, true);
-  if (name == "adam") return make_adam(options, false);
-  if (name == "sgd") return make_sgd(options);
-  if (name == "lion") return make_lion(options);
-  if (name == "lamb") return make_lamb(options, std::move(whole));
-  if (name == "adafactor") return make_adafactor(options, std::move(whole));
-  if (name == "muon") return make_muon(options, std::move(whole));
-  throw base::ConfigError(
-      fmt::format("optim.name '{}' is unknown; use adamw, adam, sgd, lion, lamb, adafactor or muon",
-                  name));
+  return optimizers().get(options.name)(options, std::move(whole));
 }
 
 void check_moments(const config::Optim& options) {

@@ -9,12 +9,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "trireme/base/registry.h"
 #include "trireme/config/run_config.h"
 #include "trireme/kernels/update.h"
 #include "trireme/nn/param_store.h"
@@ -53,6 +55,11 @@ class Optimizer {
   virtual void step(std::span<const Segment> segments, double lr, int64_t step,
                     double grad_scale) const = 0;
 };
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<Optimizer>(const config::Optim& options, WholeTensors whole)>;
+/// All rules by the name that optim.name gives them.
+base::Registry<MakeOptimizer>& optimizers();
 
 /// The rule that `options` names, each as PyTorch defines it (LAMB: as its paper does). ConfigError
 /// for other names and for values outside of their range.

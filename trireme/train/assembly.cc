@@ -106,7 +106,7 @@ base::Json model_tree(const base::Json& given) {
 
 layout::ModelDescription describe(const base::Json& tree, const Placement& placement, int64_t seq) {
   nn::ModelDef def = models::make_model(tree, placement.mesh.size(layout::Axis::tp));
-  if (seq > def.max_positions) {
+  if (def.max_positions > 0 && seq > def.max_positions) {
     throw base::ConfigError(fmt::format(
         "data.seq_length {} is more than the model's {} positions; lower it or raise model.n_positions", seq,
         def.max_positions));

@@ -9,10 +9,19 @@
 
 namespace trireme::train {
 
+namespace {
+
+void add(std::vector<double>& sums, const std::vector<double>& more) {
+  base::check(sums.size() == more.size(), "a metric of {} sums gave {}", sums.size(), more.size());
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
+}
+
+}  // namespace
+
 double Evaluation::perplexity() const { return std::exp(loss); }
 
 Evaluator::Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> dataset, const config::BatchPlan& plan,
-                     std::optional<int64_t> samples)
+                     std::optional<int64_t> samples, const std::vector<std::string>& metrics)
     : assembly_(assembly),
       dataset_(std::move(dataset)),
       plan_(plan),
@@ -20,6 +29,7 @@ Evaluator::Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> da
                 *assembly.model, assembly.mesh) {
   samples_ = std::min(samples.value_or(dataset_->size()), dataset_->size());
   if (samples_ == 0) throw base::ConfigError(dataset_->description() + " holds no whole sample to evaluate on");
+  for (const std::string& name : metrics) metrics_.emplace_back(name, eval_metrics().get(name)());
 }
 
 Evaluation Evaluator::run() {
@@ -31,12 +41,26 @@ Evaluation Evaluator::run() {
                                  .end_sample = samples_});
   double sum = 0;
   Evaluation evaluation;
+  std::vector<std::vector<double>> sums;
+  for (const auto& [name, metric] : metrics_) sums.emplace_back(metric->size());
   for (int64_t seen = 0; seen < samples_; seen += plan_.global_batch_size) {
-    pipeline::StepResult result = executor_.run(to_tensors(loader.next()), {}, nn::Mode::eval);
+    const std::vector<nn::Batch> batches = to_tensors(loader.next());
+    pipeline::StepResult result =
+        executor_.run(batches, {}, nn::Mode::eval, {.outputs = !metrics_.empty()});
     sum += result.loss_sum;
     evaluation.tokens += result.weight;
+    for (size_t b = 0; b < result.outputs.size(); ++b)
+      if (batches[b].rows > 0)
+        for (size_t m = 0; m < metrics_.size(); ++m)
+          add(sums[m], metrics_[m].second->sums(result.outputs[b], batches[b], mesh.tp));
   }
   evaluation.loss = sum / static_cast<double>(evaluation.tokens);
+  for (size_t m = 0; m < metrics_.size(); ++m) {
+    // Tensor ranks of the last stage hold the same sums: one of them counts.
+    if (mesh.coord.tp != 0) std::ranges::fill(sums[m], 0.0);
+    mesh.world.all_reduce(sums[m].data(), std::ssize(sums[m]), base::DType::f64).wait();
+    evaluation.values.emplace_back(metrics_[m].first, metrics_[m].second->value(sums[m]));
+  }
   return evaluation;
 }
 
@@ -44,7 +68,7 @@ std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
                                                const std::vector<config::DataSource>& sources, bool shuffle,
                                                int64_t vocab_size) {
   std::vector<data::Source> opened;
-  for (const config::DataSource& source : sources) opened.push_back({source.path, source.weight});
+  for (const config::DataSource& source : sources) opened.push_back({source.path, source.weight, source.type, source.options});
   return data::open_datasets(opened, {.seq_length = config.data.seq_length,
                                       .seed = static_cast<uint64_t>(config.train.seed),
                                       .shuffle = shuffle,

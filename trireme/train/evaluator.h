@@ -7,21 +7,23 @@
 #include "trireme/data/loader.h"
 #include "trireme/pipeline/executor.h"
 #include "trireme/train/assembly.h"
+#include "trireme/train/eval_metric.h"
 
 namespace trireme::train {
 
 struct Evaluation {
   double loss = 0;     // mean over counted tokens
   int64_t tokens = 0;  // counted
+  std::vector<std::pair<std::string, double>> values = {};  // of the metrics, by name
   double perplexity() const;
 };
 
 class Evaluator {
  public:
   /// `assembly` outlives it. `samples`: the first ones, of which an evaluation is made; nothing: the whole dataset
-  /// once. The dataset must hold at least one sample.
+  /// once. The dataset must hold at least one sample. `metrics`: names of eval_metrics(), measured beside the loss.
   Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> dataset, const config::BatchPlan& plan,
-            std::optional<int64_t> samples);
+            std::optional<int64_t> samples, const std::vector<std::string>& metrics = {});
   /// Collective over the world; between training steps.
   Evaluation run();
 
@@ -31,6 +33,7 @@ class Evaluator {
   config::BatchPlan plan_;
   int64_t samples_;
   pipeline::Executor executor_;
+  std::vector<std::pair<std::string, std::unique_ptr<EvalMetric>>> metrics_;
 };
 
 /// A configuration's datasets as samples of data.seq_length tokens. `shuffle` for training; ids must be below

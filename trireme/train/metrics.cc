@@ -145,9 +145,11 @@ std::string to_json_line(const StepMetrics& m) {
 }
 
 std::string to_json_line(const EvalMetrics& m) {
+  std::string values;
+  for (const auto& [name, value] : m.values) values += fmt::format(R"("eval_{}": {}, )", name, digits(value));
   return fmt::format(
-      R"({{"step": {}, "eval_loss": {}, "eval_perplexity": {}, "tokens": {}, "seconds": {}}})",
-      m.step, digits(m.eval_loss), digits(std::exp(m.eval_loss)), m.tokens, digits(m.seconds));
+      R"({{"step": {}, "eval_loss": {}, "eval_perplexity": {}, {}"tokens": {}, "seconds": {}}})",
+      m.step, digits(m.eval_loss), digits(std::exp(m.eval_loss)), values, m.tokens, digits(m.seconds));
 }
 
 std::string to_prometheus(const StepMetrics& m) {
@@ -199,7 +201,11 @@ void MetricsWriter::write(const StepMetrics& m) {
 
 void MetricsWriter::write(const EvalMetrics& m) {
   json_.append(to_json_line(m));
-  events_.scalars(m.step, {{{"eval/loss", m.eval_loss}, {"eval/perplexity", std::exp(m.eval_loss)}}});
+  std::vector<std::string> tags;
+  for (const auto& [name, value] : m.values) tags.push_back("eval/" + name);
+  std::vector<formats::Scalar> scalars = {{"eval/loss", m.eval_loss}, {"eval/perplexity", std::exp(m.eval_loss)}};
+  for (size_t i = 0; i < tags.size(); ++i) scalars.push_back({tags[i], m.values[i].second});
+  events_.scalars(m.step, scalars);
 }
 
 }  // namespace trireme::train

@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "trireme/formats/tfevents.h"
 
@@ -47,6 +49,7 @@ struct EvalMetrics {
   double eval_loss = 0;
   int64_t tokens = 0;  // counted in the loss
   double seconds = 0;
+  std::vector<std::pair<std::string, double>> values = {};  // of train.evaluation.metrics
 };
 
 /// One line of JSON without its line end. Doubles have the shortest digits that read back as the

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/base/plugin.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/models/registry.h"
 #include "trireme/optim/groups.h"
@@ -10,6 +11,7 @@
 #include "trireme/optim/optimizers.h"
 #include "trireme/text/tokenizer.h"
 #include "trireme/train/evaluator.h"
+#include "trireme/train/hook.h"
 #include "trireme/train/run_state.h"
 
 namespace trireme::train {
@@ -28,6 +30,7 @@ void check_tokenizer(const std::string& path, int64_t vocab_size) {
 }  // namespace
 
 Prepared prepare(const config::RunConfig& given, int ranks) {
+  base::load_plugins(given.plugins);
   config::check_supported(given);
   Prepared run;
   run.config = config::resolved(given, ranks);
@@ -47,6 +50,8 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   optim::learning_rate(config.train.scheduler, config.optim.lr, 0, run.length.steps);
   optim::check_groups(run.description.parameters, config.optim);
   optim::make_optimizer(config.optim);
+  for (const std::string& name : config.train.evaluation.metrics) eval_metrics().get(name);
+  for (const std::string& name : config.train.hooks) hooks().get(name);
   return run;
 }
 

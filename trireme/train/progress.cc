@@ -121,9 +121,11 @@ void Progress::step(const StepMetrics& metrics) {
 }
 
 void Progress::evaluated(const EvalMetrics& metrics) {
+  std::string values;
+  for (const auto& [name, value] : metrics.values) values += fmt::format("{} {:.4f}  ", name, value);
   message(
-      fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.2f}  {} tokens in {:.1f} s",
-                  metrics.step, steps_, metrics.eval_loss, std::exp(metrics.eval_loss),
+      fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.2f}  {}{} tokens in {:.1f} s",
+                  metrics.step, steps_, metrics.eval_loss, std::exp(metrics.eval_loss), values,
                   format_count(static_cast<double>(metrics.tokens)), metrics.seconds));
 }
 

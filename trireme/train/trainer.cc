@@ -8,9 +8,8 @@
 #include "trireme/train/auto_schedule.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/execute_pipeline.h"
-#include "trireme/train/metrics.h"
-#include "trireme/train/metrics_server.h"
-#include "trireme/train/progress.h"
+#include "trireme/train/hook.h"
+#include "trireme/train/reporter.h"
 #include "trireme/train/run_state.h"
 #include "trireme/train/telemetry.h"
 #include "trireme/train/trace.h"
@@ -44,7 +43,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(config), &overlap);
   std::optional<Evaluator> evaluator;
   if (prepared.valid_data)
-    evaluator.emplace(*run, prepared.valid_data, plan, config.train.evaluation.eval_samples);
+    evaluator.emplace(*run, prepared.valid_data, plan, config.train.evaluation.eval_samples, config.train.evaluation.metrics);
   const auto batch_size = [&config, &plan](int64_t consumed) {
     return config::batch_size_at(config.train.batch_rampup, plan.global_batch_size, consumed);
   };
@@ -58,25 +57,20 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                                    .batch_size = batch_size});
 
   Telemetry telemetry(prepared, mesh);
-  const bool reports = mesh.world.rank() == 0;
-  std::optional<MetricsWriter> metrics;
-  std::optional<Progress> progress;
-  std::optional<MetricsServer> server;
-  if (reports) {
-    if (auto port = config.train.telemetry.prometheus_port) server.emplace(*port);
-    metrics.emplace(config.train.output_dir, position.step, config.train.telemetry.csv);
-    progress.emplace(length.steps, position.step, config.train.log_period, log);
-    if (resumed) progress->message(fmt::format("resumed from {}", source->path()));
-    else if (options.resume) progress->message(fmt::format("no checkpoint in {}: starting from the first step", config.train.output_dir));
-    std::string note = resumed ? note_on_resume(prepared, *source->manifest()) : "";
-    if (!note.empty()) progress->message(note);
-  }
+  Hooks hooks(config);
+  Reporter reporter(mesh.world.rank() == 0, config.train, position.step, length.steps, log);
+  if (resumed) reporter.message(fmt::format("resumed from {}", source->path()));
+  else if (options.resume) reporter.message(fmt::format("no checkpoint in {}: starting from the first step", config.train.output_dir));
+  if (resumed) reporter.message(note_on_resume(prepared, *source->manifest()));
   source.reset();
 
   const int64_t first_step = position.step;
   TrainSummary summary{.step = position.step};
   double checkpoint_seconds = 0;  // since the last step
+  const auto now = [&] { return Moment{config, *run, optimizer, position.step}; };
+  hooks.call(&Hook::before_train, now());
   while (position.step < length.steps && !summary.stopped) {
+    hooks.call(&Hook::before_step, now());
     Stopwatch watch;
     std::vector<nn::Batch> batches = to_tensors(loader.next());
     Phases phases{.data = watch.lap(), .checkpoint = std::exchange(checkpoint_seconds, 0)};
@@ -102,43 +96,38 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     const double seconds = watch.total();
     summary.step = position.step;
     summary.loss = result.loss();
-    if (reports) {
-      StepMetrics line{.step = position.step, .loss = result.loss(), .lr = lr, .grad_norm = report.grad_norm,
-                       .tokens = position.consumed_samples * config.data.seq_length,
-                       .samples = position.consumed_samples, .step_seconds = seconds,
-                       .tokens_per_second = static_cast<double>(samples * config.data.seq_length) / seconds,
-                       .model_flops_utilization = telemetry.utilization(samples, seconds),
-                       .memory = figures.memory, .phases = figures.phases, .slowest_rank = figures.slowest_rank,
-                       .slowest_excess = figures.slowest_excess};
-      metrics->write(line);
-      if (server) server->publish(to_prometheus(line));
-      progress->step(line);
-    }
-    if (reports && result.weight == 0)
-      progress->message(fmt::format("step {} skipped: none of its tokens counts (all labels are ignored)", position.step));
-    if (traced) {
-      const std::string table = write_trace(config.train.output_dir + "/trace", position.step, run->schedule, result, mesh);
-      if (reports) progress->message(table);
-    }
+    const StepMetrics line{.step = position.step, .loss = result.loss(), .lr = lr, .grad_norm = report.grad_norm,
+                           .tokens = position.consumed_samples * config.data.seq_length,
+                           .samples = position.consumed_samples, .step_seconds = seconds,
+                           .tokens_per_second = static_cast<double>(samples * config.data.seq_length) / seconds,
+                           .model_flops_utilization = telemetry.utilization(samples, seconds),
+                           .memory = figures.memory, .phases = figures.phases, .slowest_rank = figures.slowest_rank,
+                           .slowest_excess = figures.slowest_excess};
+    reporter.step(line);
+    hooks.call(&Hook::after_step, now(), line);
+    if (result.weight == 0)
+      reporter.message(fmt::format("step {} skipped: none of its tokens counts (all labels are ignored)", position.step));
+    if (traced) reporter.message(write_trace(config.train.output_dir + "/trace", position.step, run->schedule, result, mesh));
     bool last = position.step == length.steps;
     summary.stopped = figures.stop && !last;
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
+      hooks.call(&Hook::before_evaluation, now());
       watch.lap();
       Evaluation found = evaluator->run();
-      EvalMetrics line{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens, .seconds = watch.lap()};
-      if (reports) metrics->write(line), progress->evaluated(line);
+      const EvalMetrics evaluation{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens,
+                                   .seconds = watch.lap(), .values = found.values};
+      reporter.evaluated(evaluation);
+      hooks.call(&Hook::after_evaluation, now(), evaluation);
     }
     if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped) {
       watch.lap();
       summary.checkpoint = save_run(prepared, *run, optimizer, position);
       checkpoint_seconds = watch.lap();
-      if (reports) progress->message("checkpoint " + summary.checkpoint);
+      reporter.message("checkpoint " + summary.checkpoint);
     }
   }
-  if (summary.step > first_step) {
-    const std::string table = telemetry.write_report(config.train.output_dir);
-    if (reports) progress->message(table);
-  }
+  hooks.call(&Hook::after_train, now());
+  if (summary.step > first_step) reporter.message(telemetry.write_report(config.train.output_dir));
   return summary;
 }
 

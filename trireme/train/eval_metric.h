@@ -1,0 +1,33 @@
+#pragma once
+// EvalMetric: what an evaluation measures beside the loss: a number made of sums over samples, so
+// that it is the same however samples are spread over micro-batches and ranks.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "trireme/base/registry.h"
+#include "trireme/comm/comm.h"
+#include "trireme/nn/state.h"
+
+namespace trireme::train {
+
+class EvalMetric {
+ public:
+  virtual ~EvalMetric() = default;
+  /// How many sums there are.
+  virtual int size() const = 0;
+  /// Those of a micro-batch. `outputs` is what the model's last layer returned, split over `tp` as that
+  /// layer leaves it. On the last stage; collective over `tp`, whose ranks return the same.
+  virtual std::vector<double> sums(const nn::State& outputs, const nn::Batch& batch,
+                                   const comm::Comm& tp) const = 0;
+  /// From the sums over all samples.
+  virtual double value(const std::vector<double>& sums) const = 0;
+};
+
+/// All of them by the name that train.evaluation.metrics gives them. `accuracy`: the share of counted
+/// tokens to which the model gives the highest score (of equal ones the lowest id).
+using MakeEvalMetric = std::function<std::unique_ptr<EvalMetric>()>;
+base::Registry<MakeEvalMetric>& eval_metrics();
+
+}  // namespace trireme::train
