@@ -181,6 +181,16 @@ TEST(Consistency, ContradictingKeysAreRefused) {
   EXPECT_THAT(refusal("train: {train_iter: 3, train_epoch: 1}"),
               HasSubstr("give one of train_iter"));
   EXPECT_THAT(refusal("train: {train_epoch: 0}"), HasSubstr("more than 0 passes"));
+  EXPECT_THAT(refusal("train: {dist: {schedule_file: mine.txt, schedule: zb-v}}"),
+              HasSubstr("schedule_file mine.txt is the whole schedule, so schedule zb-v would"));
+  EXPECT_THAT(refusal("train: {dist: {schedule_file: mine.txt, chunks: 2}}"),
+              HasSubstr("chunks 2 would have no effect"));
+  EXPECT_EQ(refusal("train: {dist: {schedule_file: mine.txt}}"), "no error");
+  EXPECT_THAT(refusal("train: {dist: {auto_memory_mb: 4}}"), HasSubstr("the schedule is 1f1b"));
+  EXPECT_THAT(refusal("train: {dist: {schedule: auto, auto_memory_mb: 0}}"),
+              HasSubstr("null: no limit"));
+  EXPECT_THAT(refusal("train: {dist: {balance: cost, custom_pipeline_stage_id: [0, 1]}}"),
+              HasSubstr("balance cost would have no effect"));
   EXPECT_THAT(refusal("train: {scheduler: {warmup_iter: 3, warmup_ratio: 0.1}}"),
               HasSubstr("both set the warm-up"));
   EXPECT_THAT(refusal("train: {scheduler: {warmup_ratio: 1}}"), HasSubstr("less than 1"));

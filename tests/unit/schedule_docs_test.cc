@@ -23,7 +23,7 @@ std::string drawn(std::istringstream& what) {
     return draw_text(schedule, simulate(schedule, {}));
   }
   what >> stages >> micro_batches;
-  Question question{.ranks = stages, .micro_batches = micro_batches, .chunks_per_rank = {2}};
+  Question question{.ranks = stages, .micro_batches = micro_batches, .interleaved = {2}};
   question.costs = [](int) { return Costs{}; };
   Choice choice = choose(question);
   choice.candidates.push_back(candidate_of(forward_only({stages, micro_batches}), {}));

@@ -100,8 +100,11 @@ TEST(Generators, Refusals) {
   EXPECT_THAT(refusal("gpipe", {0, 2}), HasSubstr("each must be at least 1"));
   EXPECT_THAT(refusal("gpipe", {2, 0}), HasSubstr("each must be at least 1"));
   EXPECT_THAT(refusal("forward", {2, 2, 0}), HasSubstr("each must be at least 1"));
-  EXPECT_THAT(refusal("gpipe", {.ranks = 2, .memory = 2}), HasSubstr("takes no memory limit"));
-  EXPECT_THAT(refusal("zb-v", {.ranks = 2, .memory = 0.5}), HasSubstr("must be at least 1"));
+  EXPECT_THAT(refusal("gpipe", {.ranks = 2, .memory = {2}}), HasSubstr("takes no memory limit"));
+  EXPECT_THAT(refusal("zb-v", {.ranks = 2, .memory = {0.5}}), HasSubstr("must be at least 1"));
+  EXPECT_THAT(refusal("zb-h1", {.ranks = 3, .memory = {1, 2}}), HasSubstr("2 memory limits for 3"));
+  EXPECT_THAT(refusal("1f1b", {.ranks = 1'000'000, .micro_batches = 100'000}),
+              HasSubstr("3e+11 actions, more than can be planned"));
   Request request{.ranks = 2};
   request.costs.f = -1;
   EXPECT_THAT(refusal("zb-h1", request), HasSubstr("at least 0"));
@@ -212,7 +215,7 @@ TEST(Generators, ZeroBubbleVIsNoWorseThanThePublishedTable) {
 TEST(Generators, MemoryIsAParameter) {
   for (std::string_view name : {"zb-h1", "zb-v"})
     for (double memory : {1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 16.0, 100.0}) {
-      const Request request{.ranks = 4, .micro_batches = 12, .memory = memory};
+      const Request request{.ranks = 4, .micro_batches = 12, .memory = {memory}};
       const Simulation simulation = simulate(checked(name, request), {});
       EXPECT_LE(peak(simulation), memory) << name << " " << memory;
       // One activation lets one micro-batch pass at a time; with enough of them nothing waits.
@@ -236,14 +239,17 @@ TEST(Generators, RandomCostsNeverDeadlock) {
                     .micro_batches = 1 + below(20),
                     .costs = {cost(), cost(), cost(), cost()},
                     .search = below(32) == 0 ? 200'000 : 0};
-    if (takes_memory(name) && below(2)) request.memory = 1 + below(40) / 4.0;
+    if (takes_memory(name) && below(2))
+      for (int limits = below(2) ? 1 : request.ranks; limits > 0; --limits)
+        request.memory.push_back(1 + below(40) / 4.0);
     if (below(4) == 0)
       for (int c = 0; c < generate(name, {request.ranks, 1}).chunks; ++c)
         request.costs.chunks.push_back({cost(), cost(), cost(), cost(), cost()});
     const Schedule schedule = checked(name, request);
     const Simulation simulation = simulate(schedule, request.costs);
-    if (request.memory) {
-      ASSERT_LE(memory_of(schedule) * schedule.ranks, *request.memory * schedule.chunks);
+    for (int r = 0; r < schedule.ranks && !request.memory.empty(); ++r) {
+      const double allowed = request.memory[request.memory.size() == 1 ? 0 : r];
+      ASSERT_LE(memory_of(schedule)[r] * schedule.ranks, allowed * schedule.chunks);
     }
     if (!request.costs.chunks.empty()) continue;
     const Costs& c = request.costs;
@@ -288,7 +294,7 @@ TEST(ForwardOnly, RunsOnAnySchedulesModel) {
 
 TEST(SplitBackward, KeepsTheOrderOfForwardsAndInputGradients) {
   const Schedule order = one_f_one_b({3, 7});
-  const Schedule split = split_backward(order, {}, {.memory = 3});
+  const Schedule split = split_backward(order, {}, {.memory = {3, 2, 1}});
   for (int r = 0; r < 3; ++r) {
     std::vector<Action> kept;
     for (Action action : split.program[r]) {
@@ -298,22 +304,23 @@ TEST(SplitBackward, KeepsTheOrderOfForwardsAndInputGradients) {
     }
     EXPECT_EQ(kept, order.program[r]);
   }
-  EXPECT_THROW(split_backward(order, {}, {.memory = 2}), ConfigError);
-  EXPECT_EQ(memory_of(order), 3);
+  EXPECT_THROW(split_backward(order, {}, {.memory = {2, 2, 2}}), ConfigError);
+  EXPECT_EQ(memory_of(order), (std::vector<int>{3, 2, 1}));
 }
 
 TEST(Refine, IsNoWorseAndTheSameEachTime) {
   const Costs costs{.f = 1, .i = 1.3, .w = 0.7, .comm = 0.2};
   const Schedule before =
       generate("v-half", {.ranks = 4, .micro_batches = 6, .costs = costs, .search = 0});
+  const std::vector<int> memory(4, 6);
   for (Goal goal : {Goal::makespan, Goal::own_bubble}) {
-    const Schedule after = refine(before, costs, goal, 6, 2'000'000);
+    const Schedule after = refine(before, costs, goal, memory, 2'000'000);
     check(after);
     EXPECT_LE(badness(after, costs, goal), badness(before, costs, goal));
-    EXPECT_LE(memory_of(after), 6);
-    EXPECT_EQ(refine(before, costs, goal, 6, 2'000'000).program, after.program);
+    EXPECT_TRUE(fits(after, memory));
+    EXPECT_EQ(refine(before, costs, goal, memory, 2'000'000).program, after.program);
   }
-  EXPECT_LT(simulate(refine(before, costs, Goal::makespan, 6, 2'000'000), costs).makespan,
+  EXPECT_LT(simulate(refine(before, costs, Goal::makespan, memory, 2'000'000), costs).makespan,
             simulate(before, costs).makespan);
 }
 

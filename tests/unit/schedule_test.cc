@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "trireme/base/error.h"
 #include "trireme/schedule/draw.h"
 #include "trireme/schedule/generators.h"
@@ -112,6 +114,25 @@ TEST(Check, NamesRankCellAndReason) {
   EXPECT_THAT(refusal("0B0 0F0"), HasSubstr("cell 1: 0B0 comes before 0F0"));
 }
 
+TEST(Check, AMistypedMicroBatchIsFoundWhereItStands) {
+  const std::string last = "1F0 1B0 1F1 1B1 1F2 1B2 ";
+  EXPECT_THAT(refusal("0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3\n" + last + "1F9 1B3"),
+              HasSubstr("rank 1, cell 7: 1F9 is of micro-batch 9, the highest there is, but rank 0 lacks 0F9"));
+  EXPECT_THAT(refusal("0F0 0F1 0B0 0B1 0F2\n" + last), HasSubstr("rank 0 lacks 0B2"));
+  EXPECT_THAT(refusal("0F0 0F2 0B0 0B2\n" + last), HasSubstr("rank 0 lacks 0F1"));
+  EXPECT_THROW(parse("0F2147483647", "high"), base::FormatError);
+}
+
+TEST(Read, NamesTheKeyAndShowsNoRawBytes) {
+  EXPECT_THAT(message_of<ConfigError>([] { read("/tmp", "--check"); }),
+              HasSubstr("--check: /tmp: opening failed"));
+  EXPECT_THAT(message_of<ConfigError>([] { read("/none/such", "train.dist.schedule_file"); }),
+              testing::AllOf(HasSubstr("train.dist.schedule_file: /none/such"), HasSubstr("--format schedule")));
+  const std::string message =
+      message_of<base::FormatError>([] { parse(std::string("\xff\xfe\0abc\x1b[m", 9), "raw"); });
+  EXPECT_THAT(message, HasSubstr("'\\xff\\xfe\\x00abc\\x1b[m' is no action"));
+}
+
 TEST(Check, NamesTheCircleOfADeadlock) {
   // Rank 0 wants micro-batch 0 back before it sends 1; rank 1 wants 1 first.
   EXPECT_THAT(
@@ -151,7 +172,7 @@ TEST(Draw, Text) {
       "rank 0 | F0 .........B0---\n"
       "rank 1 | ...F0 B0---\n"
       "F forward, B backward; dots: idle\n"
-      "gpipe: 2 stages, 1 micro-batches, 2 chunks; makespan 6, bubble 50.0 %, own bubble 50.0 "
+      "gpipe: 2 stages, 1 micro-batch, 2 chunks; makespan 6, bubble 50.0 %, own bubble 50.0 "
       "%, peak activations [1, 1]\n");
   const Schedule v = generate("zb-v", {1, 1});
   EXPECT_THAT(draw_text(v, simulate(v, {})),
@@ -178,6 +199,28 @@ TEST(Draw, MeasuredTimelinesWithTinyActionsStayDrawable) {
   EXPECT_LT(draw_svg(schedule, measured).size(), 10000u);
   EXPECT_THAT(draw_measured(measured, simulate(schedule, {})),
               HasSubstr("rank 0           25.0 %          0.0 %       +25.0\n"));
+}
+
+TEST(Draw, FitsIntoAWidth) {
+  const Schedule schedule = generate("zb-h1", {2, 16});
+  Costs costs;
+  costs.chunks = {{.f = 0.01, .i = 3, .w = 2}, {.f = 1.7, .i = 2.9, .w = 0.3}};
+  const Simulation simulation = simulate(schedule, costs);
+  const std::string rows = draw_text(schedule, simulation, 100);
+  std::istringstream lines(rows.substr(0, rows.find("F forward")));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 112u) << line;
+  const std::string svg = draw_svg(schedule, simulation, 1600);
+  const double width = std::stod(svg.substr(svg.find("width=\"") + 7));
+  EXPECT_GT(width, 1600);
+  EXPECT_LT(width, 1700);
+  EXPECT_EQ(to_json(schedule, costs, simulation)["costs"]["chunks"][1]["f"], 1.7);
+}
+
+TEST(Draw, TheFileOfAScheduleIsReadBack) {
+  const Schedule schedule = generate("zb-v", {2, 3});
+  const std::string text = draw("schedule", schedule, {}, simulate(schedule, {}));
+  EXPECT_THAT(text, testing::StartsWith("# zb-v: 2 stages, 3 micro-batches, 4 chunks\n"));
+  EXPECT_EQ(parse(text, "own").program, schedule.program);
 }
 
 TEST(Draw, SvgTraceAndJson) {

@@ -9,7 +9,19 @@
 namespace trireme::base {
 namespace {
 constexpr std::string_view kLabels[] = {"debug: ", "", "warning: ", "error: "};
+
+/// Each line of a text behind the prefix, so that the columns of a table stay in line.
+std::string lines(std::string_view prefix, std::string_view label, std::string_view text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  std::string out = fmt::format("{}{}", prefix, label);
+  for (char c : text) {
+    out += c;
+    if (c == '\n') out += prefix;
+  }
+  return out + '\n';
 }
+
+}  // namespace
 
 Logger::Logger(std::string prefix, LogLevel stderr_level)
     : prefix_(std::move(prefix)), stderr_level_(stderr_level) {}
@@ -29,8 +41,8 @@ void Logger::write(LogLevel level, std::string_view line) {
   std::lock_guard lock(mutex_);
   std::string_view label = kLabels[static_cast<int>(level)];
   if (level >= stderr_level_) {
-    std::string text = prefix_.empty() ? fmt::format("{}{}\n", label, line)
-                                       : fmt::format("[{}] {}{}\n", prefix_, label, line);
+    const std::string text =
+        lines(prefix_.empty() ? "" : fmt::format("[{}] ", prefix_), label, line);
     std::fwrite(text.data(), 1, text.size(), stderr);
   }
   append_to_file(label, line);
@@ -48,7 +60,7 @@ void Logger::append_to_file(std::string_view label, std::string_view line) {
   ::localtime_r(&now, &local);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%F %T ", &local);
-  std::string text = fmt::format("{}{}{}\n", stamp, label, line);
+  const std::string text = lines(stamp, label, line);
   std::fwrite(text.data(), 1, text.size(), file_);
   std::fflush(file_);
 }

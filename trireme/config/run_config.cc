@@ -50,6 +50,28 @@ void check_consistent(const RunConfig& config) {
     throw ConfigError("train.batch_rampup: give start, increment and samples, or none of them");
   }
   check_scheduler(train.scheduler);
+  const Dist& dist = train.dist;
+  if (dist.schedule_file && (dist.schedule != Dist{}.schedule || dist.chunks)) {
+    throw ConfigError(fmt::format(
+        "train.dist: schedule_file {} is the whole schedule, so {} would have no effect; leave one "
+        "of them out",
+        *dist.schedule_file,
+        dist.chunks ? fmt::format("chunks {}", *dist.chunks) : "schedule " + dist.schedule));
+  }
+  if (dist.auto_memory_mb && dist.schedule != "auto") {
+    throw ConfigError(
+        fmt::format("train.dist.auto_memory_mb {} is what schedule auto may choose within, but the "
+                    "schedule is {}; set it to null, or the schedule to auto",
+                    *dist.auto_memory_mb, dist.schedule_file.value_or(dist.schedule)));
+  }
+  if (dist.auto_memory_mb && !(*dist.auto_memory_mb > 0)) {
+    throw ConfigError("train.dist.auto_memory_mb: 0 would rule every schedule out; null: no limit");
+  }
+  if (dist.balance == "cost" && dist.custom_pipeline_stage_id) {
+    throw ConfigError(
+        "train.dist: balance cost would have no effect beside custom_pipeline_stage_id, which "
+        "shares the layers out; leave one of them out");
+  }
   if (train.evaluation.eval_iter && train.evaluation.eval_samples) {
     throw ConfigError(fmt::format(
         "train.evaluation: eval_iter {} and eval_samples {} both set the length; set one to null",

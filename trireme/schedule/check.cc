@@ -72,15 +72,20 @@ class Checker {
   }
 
   void check_complete() const {
+    // The last micro-batch first: one that is not there may be a mistyped number elsewhere.
+    require_micro_batch(schedule_.micro_batches - 1, schedule_.micro_batches > 1);
+    for (int m = 0; m + 1 < schedule_.micro_batches; ++m) require_micro_batch(m, false);
+  }
+
+  void require_micro_batch(int m, bool last) const {
     const bool forward_only = schedule_.forward_only();
-    for (int chunk = 0; chunk < schedule_.chunks; ++chunk)
-      for (int m = 0; m < schedule_.micro_batches; ++m) {
-        require({Op::F, chunk, m}, "");
-        if (forward_only || find({Op::B, chunk, m})) continue;
-        const bool split = find({Op::I, chunk, m}) || find({Op::W, chunk, m});
-        require({split ? Op::I : Op::B, chunk, m}, "");
-        if (split) require({Op::W, chunk, m}, "");
-      }
+    for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
+      require({Op::F, chunk, m}, "", last);
+      if (forward_only || find({Op::B, chunk, m})) continue;
+      const bool split = find({Op::I, chunk, m}) || find({Op::W, chunk, m});
+      require({split ? Op::I : Op::B, chunk, m}, "", last);
+      if (split) require({Op::W, chunk, m}, "", last);
+    }
   }
 
   /// Every edge between two ranks is crossed by one send and one receive, and no other one is.
@@ -139,10 +144,16 @@ class Checker {
     fail("deadlock" + circle);
   }
 
-  void require(const Action& action, const std::string& note) const {
-    if (!find(action))
-      fail(fmt::format("rank {} lacks {}{}", schedule_.rank_of_chunk[action.chunk],
-                       to_string(action), note));
+  void require(const Action& action, const std::string& note, bool last = false) const {
+    if (find(action)) return;
+    const std::string lacks =
+        fmt::format("rank {} lacks {}{}", schedule_.rank_of_chunk[action.chunk], to_string(action), note);
+    for (int rank = 0; last && rank < schedule_.ranks; ++rank)
+      for (size_t i = 0; i < schedule_.program[rank].size(); ++i)
+        if (schedule_.program[rank][i].micro_batch == action.micro_batch)
+          fail({rank, i}, fmt::format("is of micro-batch {}, the highest there is, but {}",
+                                      action.micro_batch, lacks));
+    fail(lacks);
   }
 
   static std::tuple<Op, int, int> key(const Action& a) { return {a.op, a.chunk, a.micro_batch}; }

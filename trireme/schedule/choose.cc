@@ -11,8 +11,8 @@ namespace trireme::schedule {
 
 namespace {
 
-/// What a candidate's step must be shorter by to be preferred to a plainer one.
-constexpr double kWorthwhile = 0.001;
+/// Peaks that differ by less are alike.
+constexpr double kAlike = 0.001;
 
 int64_t messages_of(const Schedule& schedule) {
   int64_t sent = 0;
@@ -22,8 +22,9 @@ int64_t messages_of(const Schedule& schedule) {
   return sent;
 }
 
-/// The limit in whole stages, by the rank whose micro-batch takes most.
-double stages_within(double memory, const Schedule& schedule, const Costs& costs) {
+/// How many whole stages each rank may hold within the limit, but no more than the schedule's own number, and at least
+/// one: where not even that fits, the candidate shows what it takes at the least.
+std::vector<double> stages_within(double memory, const Schedule& schedule, const Costs& costs) {
   std::vector<double> held(schedule.ranks, 0), working(schedule.ranks, 0);
   for (int c = 0; c < schedule.chunks; ++c) {
     const ChunkCosts of = costs_of(costs, schedule, c);
@@ -31,9 +32,10 @@ double stages_within(double memory, const Schedule& schedule, const Costs& costs
     held[rank] += of.activation;
     working[rank] = std::max(working[rank], of.working);
   }
-  double stages = std::numeric_limits<double>::infinity();
+  std::vector<double> stages(schedule.ranks, own_memory(schedule.name, schedule.ranks));
   for (int r = 0; r < schedule.ranks; ++r)
-    if (held[r] > 0) stages = std::min(stages, (memory - working[r]) / held[r]);
+    if (held[r] > 0)
+      stages[r] = std::max(1.0, std::min(stages[r], (memory - working[r]) / held[r]));
   return stages;
 }
 
@@ -46,10 +48,7 @@ Candidate try_out(std::string_view name, std::optional<int> chunks, const Questi
     const Schedule draft = generate(name, request);
     request.costs = question.costs(draft.chunks);
     request.search = question.search;
-    if (takes_memory(name)) {
-      const double allowed = stages_within(question.memory, draft, request.costs);
-      if (allowed >= 1 && allowed < own_memory(name, question.ranks)) request.memory = allowed;
-    }
+    if (takes_memory(name)) request.memory = stages_within(question.memory, draft, request.costs);
     Candidate candidate = candidate_of(generate(name, request), request.costs);
     if (candidate.peak > question.memory)
       candidate.why_not = fmt::format("its activations take {:g}, the limit is {:g}",
@@ -61,6 +60,29 @@ Candidate try_out(std::string_view name, std::optional<int> chunks, const Questi
     candidate.why_not = e.what();
     return candidate;
   }
+}
+
+std::string amount(double value, const std::string& unit) {
+  return unit.empty() ? fmt::format("{:.6g}", value) : fmt::format("{:.2f}", value);
+}
+
+/// The words of `text` in lines of at most 80 columns, all but the first one indented.
+std::string wrapped(std::string_view text, size_t column, size_t indent) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    if (column + 1 + end > 80) {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+    } else if (!out.empty()) {
+      out += ' ';
+      ++column;
+    }
+    out += text.substr(0, end);
+    column += end;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
 }
 
 }  // namespace
@@ -77,43 +99,72 @@ Candidate candidate_of(Schedule schedule, const Costs& costs) {
 }
 
 Choice choose(const Question& question) {
-  Choice choice;
+  Choice choice{.memory = question.memory};
   for (std::string_view name : names()) {
     if (name == "forward") continue;
-    if (name != "interleaved") {
+    if (question.chunks) {
+      if (takes_chunks(name, *question.chunks))
+        choice.candidates.push_back(try_out(name, question.chunks, question));
+    } else if (name != "interleaved") {
       choice.candidates.push_back(try_out(name, {}, question));
-      continue;
+    } else {
+      for (int chunks : question.interleaved)
+        choice.candidates.push_back(try_out(name, chunks, question));
     }
-    for (int chunks : question.chunks_per_rank)
-      choice.candidates.push_back(try_out(name, chunks, question));
   }
   double least = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : choice.candidates)
+    if (candidate.why_not.empty()) least = std::min(least, candidate.simulation.makespan);
   for (size_t i = 0; i < choice.candidates.size(); ++i) {
     const Candidate& candidate = choice.candidates[i];
-    if (!candidate.why_not.empty() || candidate.simulation.makespan > least * (1 - kWorthwhile))
+    if (!candidate.why_not.empty() ||
+        candidate.simulation.makespan > least * (1 + question.margin))
       continue;
-    least = candidate.simulation.makespan;
-    choice.best = static_cast<int>(i);
+    if (choice.best < 0 || candidate.peak < choice.candidates[choice.best].peak * (1 - kAlike))
+      choice.best = static_cast<int>(i);
   }
   return choice;
 }
 
-std::string to_text(const Choice& choice) {
-  std::string text =
-      fmt::format("{:<12} {:>6} {:>10} {:>9} {:>11} {:>16} {:>9}\n", "schedule", "chunks",
-                  "makespan", "bubble", "own bubble", "peak activations", "messages");
+std::string to_text(const Choice& choice, const Units& units) {
+  const auto titled = [](std::string name, const std::string& unit) {
+    return unit.empty() ? name : name + ' ' + unit;
+  };
+  std::string text = fmt::format(
+      "{:<12} {:>6} {:>11} {:>7} {:>10} {:>11} {:>8}\n", "schedule", "chunks",
+      titled("makespan", units.time), "bubble", "own bubble",
+      units.memory.empty() ? "activations" : titled("peak", units.memory), "messages");
+  bool over = false;
   for (size_t i = 0; i < choice.candidates.size(); ++i) {
     const Candidate& c = choice.candidates[i];
     text += fmt::format("{:<12} {:>6}", c.name, c.chunks_per_rank);
-    if (!c.schedule.program.empty())
-      text +=
-          fmt::format(" {:>10.6g} {:>7.1f} % {:>9.1f} % {:>16.6g} {:>9}", c.simulation.makespan,
-                      100 * c.simulation.bubble, 100 * c.simulation.bubble_own, c.peak, c.messages);
-    if (static_cast<int>(i) == choice.best) text += "  <- fastest";
-    if (!c.why_not.empty()) text += "  not possible: " + c.why_not;
+    if (c.schedule.program.empty()) {
+      text += "  " + wrapped("not possible: " + c.why_not, 21, 21) + '\n';
+      continue;
+    }
+    text += fmt::format(" {:>11} {:>5.1f} % {:>8.1f} % {:>11} {:>8}",
+                        amount(c.simulation.makespan, units.time), 100 * c.simulation.bubble,
+                        100 * c.simulation.bubble_own, amount(c.peak, units.memory), c.messages);
+    if (static_cast<int>(i) == choice.best) text += "  <- best";
+    if (!c.why_not.empty()) text += "  no room", over = true;
     text += '\n';
   }
+  if (over)
+    text += fmt::format("no room: a rank would hold more than {}\n",
+                        titled(amount(choice.memory, units.memory), units.memory));
   return text;
+}
+
+std::string shortfall(const Choice& choice, const Units& units) {
+  if (choice.best >= 0) return "";
+  const Candidate* least = nullptr;
+  for (const Candidate& c : choice.candidates)
+    if (!c.schedule.program.empty() && (!least || c.peak < least->peak)) least = &c;
+  if (!least) return "";
+  const std::string unit = units.memory.empty() ? "" : ' ' + units.memory;
+  return fmt::format("no schedule stays within {}{}; the least is {}{} with {}",
+                     amount(choice.memory, units.memory), unit, amount(least->peak, units.memory),
+                     unit, least->name);
 }
 
 base::Json to_json(const Choice& choice) {

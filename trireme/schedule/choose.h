@@ -1,9 +1,11 @@
 #pragma once
-// choose: all schedules side by side under given costs, and the fastest one that fits into memory. Pure and
-// deterministic: ranks that ask the same question get the same answer, so they agree without a word.
+// choose: all schedules side by side under given costs, and the best one: of the fastest that fit into memory the one
+// that needs the least. Pure and deterministic: ranks that ask the same question get the same answer, so they agree
+// without a word.
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +20,15 @@ struct Question {
   /// The costs where the model is cut into that many chunks. What it throws as a ConfigError (fewer layers than chunks)
   /// rules the candidates with that many out.
   std::function<Costs(int chunks)> costs = {};
-  /// Numbers of chunks a rank to try where a schedule leaves the choice.
-  std::vector<int> chunks_per_rank = {2, 4};
+  /// Only schedules with that many chunks a rank; nothing: each with its own number.
+  std::optional<int> chunks = {};
+  /// Numbers of chunks a rank to try for interleaved, which has none of its own.
+  std::vector<int> interleaved = {2, 4};
   /// What a rank's activations may take, in the unit of the costs (see Costs::chunks). The zero-bubble schedules are
   /// planned to stay below it.
   double memory = std::numeric_limits<double>::infinity();
+  /// Steps longer by no more than this share count as equally fast: what the costs are uncertain by.
+  double margin = 0.001;
   int64_t search = 20'000'000;  // for each candidate; see Request::search
 };
 
@@ -39,16 +45,23 @@ struct Candidate {
 struct Choice {
   std::vector<Candidate> candidates;  // in the order of names()
   int best = -1;                      // index; -1 where none may run
+  double memory = std::numeric_limits<double>::infinity();  // the question's
 };
 
-/// Trains with: every schedule but forward-only. A later candidate is better only where its step is at least 0.1 %
-/// shorter: the plainer one wins a draw.
+/// Among every schedule but forward-only: of the steps within `margin` of the shortest one that may run the one with the
+/// lowest peak; the plainer one wins a draw.
 Choice choose(const Question& question);
 /// One table row's figures for any schedule.
 Candidate candidate_of(Schedule schedule, const Costs& costs);
 
-/// A table; the chosen one is marked, those that fell out say why.
-std::string to_text(const Choice& choice);
+/// What a table's times and activations are in, such as ms and MiB; empty: in the units of the costs.
+struct Units {
+  std::string time = {}, memory = {};
+};
+/// A table of at most 80 columns; the best one is marked, those that fell out say why.
+std::string to_text(const Choice& choice, const Units& units = {});
+/// What the limit on memory would have to be at least, where it ruled all of them out: a line, else nothing.
+std::string shortfall(const Choice& choice, const Units& units = {});
 /// [{"schedule", "chunks", "makespan", "bubble", "bubble_own", "peak_activations", "messages", "chosen", "why_not"}].
 base::Json to_json(const Choice& choice);
 

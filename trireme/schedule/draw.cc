@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
+#include "trireme/base/wording.h"
 
 namespace trireme::schedule {
 
@@ -62,10 +63,11 @@ std::string label(const Schedule& schedule, const Action& action) {
 
 std::string summary(const Schedule& schedule, const Simulation& simulation) {
   return fmt::format(
-      "{}: {} stages, {} micro-batches, {} chunks; makespan {:g}, bubble {:.1f} %, own bubble "
-      "{:.1f} %, peak activations [{:g}]",
-      schedule.name, schedule.ranks, schedule.micro_batches, schedule.chunks, simulation.makespan,
-      100 * simulation.bubble, 100 * simulation.bubble_own,
+      "{}: {}, {}, {}; makespan {:g}, bubble {:.1f} %, own bubble {:.1f} %, peak activations [{:g}]",
+      schedule.name, base::counted(schedule.ranks, "stage"),
+      base::counted(schedule.micro_batches, "micro-batch"),
+      base::counted(schedule.chunks, "chunk"), simulation.makespan, 100 * simulation.bubble,
+      100 * simulation.bubble_own,
       fmt::join(simulation.peak_activations, ", "));
 }
 
@@ -87,15 +89,14 @@ double shortest_span(const Simulation& simulation) {
 
 }  // namespace
 
-std::string draw_text(const Schedule& schedule, const Simulation& simulation) {
+std::string draw_text(const Schedule& schedule, const Simulation& simulation, double columns) {
   // The shortest action is as wide as the longest label and a gap, unless the line grew too long.
-  constexpr double kLongest = 20000;
   size_t widest = 0;
   for (const auto& row : simulation.timeline)
     for (const Span& span : row) widest = std::max(widest, label(schedule, span.action).size());
   const double shortest = shortest_span(simulation);
   const double scale =
-      shortest > 0 ? std::min((widest + 1) / shortest, kLongest / simulation.makespan) : 0;
+      shortest > 0 ? std::min((widest + 1) / shortest, columns / simulation.makespan) : 0;
   const size_t prefix = std::to_string(schedule.ranks - 1).size();
 
   std::string text;
@@ -109,8 +110,9 @@ std::string draw_text(const Schedule& schedule, const Simulation& simulation) {
       // A long action is drawn out; a gap keeps it apart from the next.
       std::string cell = label(schedule, span.action);
       if (cell.size() >= end - begin) cell = name_of(span.action.op);
-      cell.resize(end - begin - 1, '-');
-      line += cell + ' ';
+      cell.resize(std::max<size_t>(end - begin, 2) - 1, '-');
+      line += cell;
+      if (end - begin > 1) line += ' ';
     }
     while (line.ends_with(' ')) line.pop_back();
     text += fmt::format("rank {:>{}} | {}\n", rank, prefix, line);
@@ -123,10 +125,10 @@ std::string draw_text(const Schedule& schedule, const Simulation& simulation) {
          summary(schedule, simulation) + '\n';
 }
 
-std::string draw_svg(const Schedule& schedule, const Simulation& simulation) {
-  constexpr double kRow = 28, kLeft = 64, kTop = 52, kCell = 32, kLetter = 7, kWidest = 40000;
+std::string draw_svg(const Schedule& schedule, const Simulation& simulation, double pixels) {
+  constexpr double kRow = 28, kLeft = 64, kTop = 52, kCell = 32, kLetter = 7;
   const double shortest = shortest_span(simulation);
-  const double scale = shortest > 0 ? std::min(kCell / shortest, kWidest / simulation.makespan) : 0;
+  const double scale = shortest > 0 ? std::min(kCell / shortest, pixels / simulation.makespan) : 0;
   const double width = std::max(kLeft + simulation.makespan * scale + 16, 720.0);
   const double height = kTop + kRow * schedule.ranks + 12;
 
@@ -207,11 +209,17 @@ base::Json to_json(const Schedule& schedule, const Costs& costs, const Simulatio
     base::Json& cells = program.emplace_back(base::Json::array());
     for (const Action& action : row) cells.push_back(to_string(action));
   }
+  base::Json taken = {{"f", costs.f}, {"i", costs.i}, {"w", costs.w}, {"comm", costs.comm}};
+  if (!costs.chunks.empty()) {
+    taken = {{"comm", costs.comm}, {"chunks", base::Json::array()}};
+    for (const ChunkCosts& of : costs.chunks)
+      taken["chunks"].push_back({{"f", of.f}, {"i", of.i}, {"w", of.w}});
+  }
   return {{"schedule", schedule.name},
           {"stages", schedule.ranks},
           {"micro_batches", schedule.micro_batches},
           {"chunks", schedule.chunks / schedule.ranks},
-          {"costs", {{"f", costs.f}, {"i", costs.i}, {"w", costs.w}, {"comm", costs.comm}}},
+          {"costs", taken},
           {"makespan", simulation.makespan},
           {"bubble", simulation.bubble},
           {"bubble_own", simulation.bubble_own},
@@ -225,8 +233,13 @@ std::string draw(const std::string& format, const Schedule& schedule, const Cost
   if (format == "svg") return draw_svg(schedule, simulation);
   if (format == "trace") return chrome_trace(schedule, simulation).dump() + '\n';
   if (format == "json") return to_json(schedule, costs, simulation).dump() + '\n';
+  if (format == "schedule")
+    return fmt::format("# {}: {}, {}, {}\n", schedule.name, base::counted(schedule.ranks, "stage"),
+                       base::counted(schedule.micro_batches, "micro-batch"),
+                       base::counted(schedule.chunks, "chunk")) +
+           to_text(schedule);
   throw base::ConfigError(
-      fmt::format("there is no format '{}'; known: text, svg, trace, json", format));
+      fmt::format("there is no format '{}'; known: text, svg, trace, json, schedule", format));
 }
 
 std::string draw_measured(const Simulation& measured, const Simulation& simulated) {

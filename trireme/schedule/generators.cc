@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/wording.h"
 #include "trireme/schedule/frame.h"
 
 namespace trireme::schedule {
@@ -20,6 +21,9 @@ struct Generator {
   bool chunks;                     // takes other numbers, too
   double (*memory)(double ranks);  // its own limit in whole stages; null where it takes none
 };
+
+/// What is planned and simulated within seconds.
+constexpr double kMostActions = 1e7;
 
 template <Schedule (*make)(const Request&)>
 Schedule unnamed(std::string_view, const Request& request) {
@@ -55,16 +59,23 @@ Schedule frame(std::string_view name, const Request& request) {
     throw base::ConfigError(fmt::format(
         "schedule {}: {} stages, {} micro-batches, {} chunks a stage; each must be at least 1",
         name, request.ranks, request.micro_batches, chunks));
+  if (const double actions = 3.0 * request.ranks * chunks * request.micro_batches;
+      actions > kMostActions)
+    throw base::ConfigError(fmt::format(
+        "schedule {}: {} x {} a stage x {} are {:.3g} actions, more than can be planned and drawn; "
+        "expected at most {:.0e}",
+        name, base::counted(request.ranks, "stage"), base::counted(chunks, "chunk"),
+        base::counted(request.micro_batches, "micro-batch"), actions, kMostActions));
   if (!takes_chunks(name, chunks))
     throw base::ConfigError(
-        fmt::format("schedule {} has {} chunk{} a stage, but {} {} asked for; use {}", name,
-                    generator.own_chunks, generator.own_chunks > 1 ? "s" : "", chunks,
+        fmt::format("schedule {} has {} a stage, but {} {} asked for; use {}", name,
+                    base::counted(generator.own_chunks, "chunk"), chunks,
                     chunks > 1 ? "were" : "was", generator.own_chunks));
-  if (request.memory && !generator.memory)
+  if (!request.memory.empty() && !generator.memory)
     throw base::ConfigError(
         fmt::format("schedule {} takes no memory limit ({} was given); those that do: zb-h1, "
                     "zb-2p, zb-v, v-half, v-min",
-                    name, *request.memory));
+                    name, fmt::join(request.memory, ", ")));
   check(request.costs);
   Schedule schedule{.name = std::string(name),
                     .ranks = request.ranks,
@@ -78,15 +89,25 @@ Schedule frame(std::string_view name, const Request& request) {
   return schedule;
 }
 
-int chunk_memory(const Schedule& schedule, const Request& request) {
-  const double memory = request.memory.value_or(own_memory(schedule.name, schedule.ranks));
-  const double chunks = memory * schedule.chunks / schedule.ranks;
-  if (!(memory >= 1) || chunks > 1e9)
+std::vector<int> chunk_memory(const Schedule& schedule, const Request& request) {
+  std::vector<double> stages = request.memory;
+  if (stages.empty()) stages = {own_memory(schedule.name, schedule.ranks)};
+  if (stages.size() == 1) stages.resize(schedule.ranks, stages[0]);
+  if (std::ssize(stages) != schedule.ranks)
     throw base::ConfigError(
-        fmt::format("schedule {}: a memory limit of {:g} activations of a whole stage; it must be "
-                    "at least 1, or no micro-batch can pass",
-                    schedule.name, memory));
-  return static_cast<int>(std::floor(chunks + 1e-9));  // a third of three is one
+        fmt::format("schedule {}: {} memory limits for {} ranks; give one for all or one for each",
+                    schedule.name, stages.size(), schedule.ranks));
+  std::vector<int> memory;
+  for (double limit : stages) {
+    const double chunks = limit * schedule.chunks / schedule.ranks;
+    if (!(limit >= 1) || chunks > 1e9)
+      throw base::ConfigError(
+          fmt::format("schedule {}: a memory limit of {:g} activations of a whole stage; it must "
+                      "be at least 1, or no micro-batch can pass",
+                      schedule.name, limit));
+    memory.push_back(static_cast<int>(std::floor(chunks + 1e-9)));  // a third of three is one
+  }
+  return memory;
 }
 
 Schedule gpipe(const Request& request) {
@@ -102,11 +123,15 @@ Schedule gpipe(const Request& request) {
   return schedule;
 }
 
-Schedule one_f_one_b_within(Schedule schedule, int memory) {
+Schedule one_f_one_b_within(Schedule schedule, const std::vector<int>& memory) {
   const int ranks = schedule.ranks, micro_batches = schedule.micro_batches;
+  const int64_t most = std::ranges::max(memory);
+  int64_t ahead = micro_batches;
   for (int r = 0; r < ranks; ++r) {
-    const int64_t ahead = ranks == 1 ? 0 : int64_t{memory - 1} * (ranks - 1 - r) / (ranks - 1);
-    const int warm_up = static_cast<int>(std::min<int64_t>(ahead, micro_batches));
+    // A rank that ran further ahead than the one before it would wait for it in a circle.
+    const int64_t share = ranks == 1 ? 0 : (most - 1) * (ranks - 1 - r) / (ranks - 1);
+    ahead = std::min({ahead, share, int64_t{memory[r]} - 1});
+    const int warm_up = static_cast<int>(ahead);
     std::vector<Action>& program = schedule.program[r];
     for (int m = 0; m < warm_up; ++m) program.push_back({Op::F, r, m});
     for (int m = 0; m < micro_batches; ++m) {
@@ -118,7 +143,7 @@ Schedule one_f_one_b_within(Schedule schedule, int memory) {
 }
 
 Schedule one_f_one_b(const Request& request) {
-  return one_f_one_b_within(frame("1f1b", request), request.ranks);
+  return one_f_one_b_within(frame("1f1b", request), std::vector<int>(request.ranks, request.ranks));
 }
 
 Schedule interleaved(const Request& request) {

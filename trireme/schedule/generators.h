@@ -1,7 +1,7 @@
 #pragma once
 // Generators: named pipelines. Each returns compute actions only; `with_communication` adds the transfers.
 //
-//   generate("zb-v", {.ranks = 4, .micro_batches = 8, .costs = measured, .memory = 3})
+//   generate("zb-v", {.ranks = 4, .micro_batches = 8, .costs = measured, .memory = {3}})
 //
 // Chunks lie round after round (chunk c on rank c % ranks), but for the V schedules: there a rank holds chunks r and
 // 2 * ranks - 1 - r, so the way through the model goes down the ranks and back up.
@@ -19,7 +19,9 @@ struct Request {
   std::optional<int> chunks_per_rank = {};  // default: the schedule's own number
   // For the zero-bubble schedules:
   Costs costs = {};                     // what they are planned with
-  std::optional<double> memory = {};    // activations of whole stages that a rank may hold; default: the schedule's own
+  /// Activations of whole stages that a rank may hold: one number for all ranks or one for each; default: the
+  /// schedule's own.
+  std::vector<double> memory = {};
   std::optional<Goal> goal = {};        // default: makespan for zb-h1, else own_bubble
   int64_t search = 80'000'000;          // actions that the search for a better order may simulate; 0: no search
 };

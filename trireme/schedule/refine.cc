@@ -181,8 +181,8 @@ double badness(const Schedule& schedule, const Costs& costs, Goal goal) {
   return Clock(schedule, costs, goal).badness(schedule.program);
 }
 
-Schedule refine(const Schedule& schedule, const Costs& costs, Goal goal, int memory,
-                int64_t actions) {
+Schedule refine(const Schedule& schedule, const Costs& costs, Goal goal,
+                const std::vector<int>& memory, int64_t actions) {
   constexpr double kThreshold = 1e-4;  // how much worse a step of the search may be at its start
   constexpr int64_t kUseful = 2000;    // rounds below which it would find little
   constexpr int64_t kMost = 200'000;   // rounds beyond which a short schedule gains nothing
@@ -219,7 +219,7 @@ Schedule refine(const Schedule& schedule, const Costs& costs, Goal goal, int mem
     const size_t to = later ? from + far : from - far;
     if (!may_move(row, from, to)) continue;
     move(row, from, to);
-    if (!fits(row, memory)) {
+    if (!fits(row, memory[at.first])) {
       move(row, to, from);
       continue;
     }

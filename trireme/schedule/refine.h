@@ -11,10 +11,11 @@ namespace trireme::schedule {
 /// action (Simulation::bubble_own), which is the rest of the bubble where the next step can begin before this one ends.
 enum class Goal { makespan, own_bubble };
 
-/// `schedule` holds F, I and W alone and is valid; the result is valid, holds at most `memory` chunk activations on any
+/// `schedule` holds F, I and W alone and is valid; the result is valid, holds at most `memory` chunk activations on each
 /// rank and is no worse. `actions` bounds the work: about that many actions are simulated. Schedules too long for a
 /// useful search stay as they are.
-Schedule refine(const Schedule& schedule, const Costs& costs, Goal goal, int memory, int64_t actions);
+Schedule refine(const Schedule& schedule, const Costs& costs, Goal goal, const std::vector<int>& memory,
+                int64_t actions);
 
 /// The smaller, the better; infinite where the schedule does not come to its end.
 double badness(const Schedule& schedule, const Costs& costs, Goal goal);

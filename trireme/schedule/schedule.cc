@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <map>
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/io.h"
+#include "trireme/base/wording.h"
+#include "trireme/schedule/simulate.h"
 
 namespace trireme::schedule {
 
@@ -19,7 +23,7 @@ constexpr std::array<std::string_view, 8> kOps = {"F",     "B",     "I",     "W"
 std::optional<int> take_number(std::string_view& text) {
   int value = 0;
   auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < 0) return {};
+  if (error != std::errc() || value < 0 || value == std::numeric_limits<int>::max()) return {};
   text.remove_prefix(stop - text.data());
   return value;
 }
@@ -92,7 +96,7 @@ Schedule parse(std::string_view text, const std::string& source) {
       auto fail = [&](const std::string& what) {
         throw base::FormatError(fmt::format("{}: row {} (rank {}), cell {}: '{}' {}", source,
                                             schedule.ranks + 1, schedule.ranks, row.size() + 1,
-                                            cell, what));
+                                            base::printable(cell), what));
       };
       const std::optional<Action> action = read_action(cell);
       if (!action)
@@ -123,6 +127,21 @@ Schedule parse(std::string_view text, const std::string& source) {
           source, chunk, schedule.chunks - 1));
     schedule.rank_of_chunk.push_back(rank_of[chunk]);
   }
+  return schedule;
+}
+
+Schedule read(const std::string& path, std::string_view key) {
+  std::string text;
+  try {
+    text = base::read_file(path);
+  } catch (const base::IoError& e) {
+    throw base::ConfigError(
+        fmt::format("{}: {}; expected a file with one row of actions a rank, as `trireme pipeline "
+                    "--format schedule` prints one to start from",
+                    key, e.what()));
+  }
+  Schedule schedule = parse(text, path);
+  check(schedule);
   return schedule;
 }
 

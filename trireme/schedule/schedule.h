@@ -44,6 +44,8 @@ struct Schedule {
 /// cell; rank_of_chunk follows from which row holds a chunk's actions.
 std::string to_text(const Schedule& schedule);
 Schedule parse(std::string_view text, const std::string& source);
+/// Reads, parses and checks a file; `key` is what the user named it with. ConfigError where it cannot be read.
+Schedule read(const std::string& path, std::string_view key);
 
 /// Inserts SendF/RecvF/SendB/RecvB around compute actions wherever neighbouring chunks lie on two ranks: a
 /// receive right before its use, a send right after its making. A schedule that has transfers stays as it is.

@@ -1,7 +1,10 @@
 #include "trireme/schedule/split_backward.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <queue>
 
@@ -70,7 +73,7 @@ class Player {
     bool full = false;
     if (rank.next < order.size()) {
       const Action& action = order[rank.next];
-      full = action.op == Op::F && rank.live == options_.memory;
+      full = action.op == Op::F && rank.live == options_.memory[r];
       if (!full) {
         arrival = ready(action);
         if (arrival <= now) return start(now, r, rank.next);
@@ -78,7 +81,7 @@ class Player {
     }
     auto fits = [&](double time) { return arrival - now >= time * options_.patience; };
     if (options_.early_forwards && !full && fits(costs_[rank.first_chunk].f))
-      if (const size_t early = early_forward(rank, order, now); early < order.size())
+      if (const size_t early = early_forward(r, now); early < order.size())
         return start(now, r, early);
     if (!rank.waiting.empty()) {
       const Action w = rank.waiting.front();
@@ -93,19 +96,22 @@ class Player {
 
   /// Position of a forward that may come early: of the rank's first chunk, its input there, and
   /// memory enough for all that the order has before it.
-  size_t early_forward(Rank& rank, const std::vector<Action>& order, double now) {
+  size_t early_forward(int r, double now) {
+    Rank& rank = ranks_[r];
+    const std::vector<Action>& order = order_.program[r];
+    const int memory = options_.memory[r];
     size_t& at = rank.early;
     at = std::max(at, rank.next);
     while (at < order.size() &&
            (rank.done[at] || order[at].op != Op::F || order[at].chunk != rank.first_chunk))
       ++at;
-    if (at == order.size() || rank.live == options_.memory || ready(order[at]) > now)
+    if (at == order.size() || rank.live == memory || ready(order[at]) > now)
       return order.size();
     int held = rank.live - static_cast<int>(rank.waiting.size()) + 1;
     for (size_t i = rank.next; i < at; ++i) {
       if (rank.done[i]) continue;
       held += order[i].op == Op::F ? 1 : -1;
-      if (held > options_.memory) return order.size();
+      if (held > memory) return order.size();
     }
     return at;
   }
@@ -155,24 +161,30 @@ class Player {
 
 }  // namespace
 
-int memory_of(const Schedule& order) {
-  int most = 0;
+std::vector<int> memory_of(const Schedule& order) {
+  std::vector<int> needed;
   for (const auto& row : order.program) {
-    int held = 0;
+    int held = 0, most = 0;
     for (const Action& action : row) {
       if (action.op == Op::F) most = std::max(most, ++held);
       if (action.op == Op::B || action.op == Op::W) --held;
     }
+    needed.push_back(most);
   }
-  return most;
+  return needed;
+}
+
+bool fits(const Schedule& order, const std::vector<int>& memory) {
+  return std::ranges::equal(memory_of(order), memory, std::less_equal<>());
 }
 
 Schedule split_backward(const Schedule& order, const Costs& costs, const SplitOptions& options) {
-  if (const int needed = memory_of(order); needed > options.memory)
+  if (!fits(order, options.memory))
     throw base::ConfigError(
-        fmt::format("schedule {}: its order needs memory for {} chunk activations, but {} are "
-                    "allowed; allow more",
-                    order.name, needed, options.memory));
+        fmt::format("schedule {}: its order needs memory for [{}] chunk activations on the ranks, "
+                    "but [{}] are allowed; allow more",
+                    order.name, fmt::join(memory_of(order), ", "),
+                    fmt::join(options.memory, ", ")));
   return Player(order, costs, options).play();
 }
 

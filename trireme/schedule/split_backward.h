@@ -8,8 +8,8 @@
 namespace trireme::schedule {
 
 struct SplitOptions {
-  /// Most chunk activations that a rank may hold: at least what the order of forwards and backwards demands.
-  int memory = 1;
+  /// Most chunk activations that each rank may hold: at least what the order of forwards and backwards demands.
+  std::vector<int> memory = {};
   /// A W starts in front of an action that is known to become possible soon only where this share of the W fits in.
   double patience = 0.5;
   /// An idle rank may run later forwards of its first chunk early, as far as memory allows.
@@ -20,8 +20,9 @@ struct SplitOptions {
 /// the idle time is. ConfigError where the order demands more memory than allowed.
 Schedule split_backward(const Schedule& order, const Costs& costs, const SplitOptions& options);
 
-/// Most chunk activations that each rank must hold to run an order of F and B (or of F, I and W): the largest over the
-/// ranks.
-int memory_of(const Schedule& order);
+/// Most chunk activations that each rank must hold to run an order of F and B (or of F, I and W).
+std::vector<int> memory_of(const Schedule& order);
+/// Does every rank of the order get along with its memory?
+bool fits(const Schedule& order, const std::vector<int>& memory);
 
 }  // namespace trireme::schedule

@@ -21,7 +21,7 @@ bool plain(const Costs& costs) {
 
 /// The best of the schedules that splitting the orders gives, then searched on.
 Schedule best_split(const std::vector<Schedule>& orders, const Request& request, Goal goal,
-                    int memory) {
+                    const std::vector<int>& memory) {
   Schedule best;
   double least = std::numeric_limits<double>::infinity();
   int64_t played = 0;
@@ -106,7 +106,7 @@ Schedule repeat(Schedule schedule, const Block& block) {
 
 /// Orders within the memory, the roomiest first. A roomier block leaves more time between a rank's
 /// action and the one that waits for it on another.
-std::vector<Schedule> blocks_within(const Schedule& empty, int memory) {
+std::vector<Schedule> blocks_within(const Schedule& empty, const std::vector<int>& memory) {
   constexpr size_t kEnough = 3;
   // Down and up add up to a number that shares a divisor with the period, so that the two ways meet
   // on free ticks.
@@ -116,7 +116,7 @@ std::vector<Schedule> blocks_within(const Schedule& empty, int memory) {
   for (const Block& block : kBlocks) {
     if (orders.size() == kEnough) break;
     Schedule order = repeat(empty, without_collisions(block, empty.ranks));
-    if (memory_of(order) <= memory) orders.push_back(std::move(order));
+    if (fits(order, memory)) orders.push_back(std::move(order));
   }
   if (!orders.empty()) return orders;
   // Too tight for any: micro-batches follow one another at a distance, at most one after another.
@@ -124,7 +124,7 @@ std::vector<Schedule> blocks_within(const Schedule& empty, int memory) {
   int tight = 6, loose = 4 * empty.ranks + 1;
   while (loose - tight > 1) {
     const int middle = std::midpoint(tight, loose);
-    (memory_of(apart(middle)) <= memory ? loose : tight) = middle;
+    (fits(apart(middle), memory) ? loose : tight) = middle;
   }
   return {apart(loose)};
 }
@@ -134,18 +134,21 @@ std::vector<Schedule> blocks_within(const Schedule& empty, int memory) {
 Schedule zero_bubble(std::string_view name, const Request& request) {
   const Schedule empty = frame(name, request);
   const int ranks = request.ranks;
-  const int memory = chunk_memory(empty, request);
+  const std::vector<int> memory = chunk_memory(empty, request);
   const Goal goal = name == "zb-2p" ? Goal::own_bubble : Goal::makespan;
   // More in flight than there is time to hide only delays the first backward.
   std::vector<Schedule> orders = {one_f_one_b_within(empty, memory)};
-  for (int fewer : {2 * ranks - 1, ranks})
-    if (fewer < memory) orders.push_back(one_f_one_b_within(empty, fewer));
+  for (int fewer : {2 * ranks - 1, ranks}) {
+    std::vector<int> capped = memory;
+    for (int& most : capped) most = std::min(most, fewer);
+    if (capped != memory) orders.push_back(one_f_one_b_within(empty, capped));
+  }
   return best_split(orders, request, request.goal.value_or(goal), memory);
 }
 
 Schedule v_shape(std::string_view name, const Request& request) {
   const Schedule empty = frame(name, request);
-  const int memory = chunk_memory(empty, request);
+  const std::vector<int> memory = chunk_memory(empty, request);
   return best_split(blocks_within(empty, memory), request, request.goal.value_or(Goal::own_bubble),
                     memory);
 }

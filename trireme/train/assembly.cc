@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
-#include "trireme/base/io.h"
+#include "trireme/base/wording.h"
 #include "trireme/layout/stage_manager.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/tensor_part.h"
@@ -42,17 +42,18 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
   Placement placement;
   placement.mesh = layout::Mesh({.pp = degrees.pp, .dp = degrees.dp, .tp = degrees.tp});
   if (dist.schedule_file) {
-    placement.schedule = schedule::parse(base::read_file(*dist.schedule_file), *dist.schedule_file);
-    schedule::check(placement.schedule);
+    placement.schedule = schedule::read(*dist.schedule_file, "train.dist.schedule_file");
     if (placement.schedule.micro_batches != micro_batches || placement.schedule.ranks != degrees.pp) {
       throw base::ConfigError(fmt::format(
-          "train.dist.schedule_file: {} is a schedule of {} micro-batches on {} stages, but a step has {} on {}: change "
+          "train.dist.schedule_file: {} is a schedule of {} on {}, but a step has {} on {}: change "
           "train.num_accumulation_steps or train.dist.pipeline_parallel_size, or the file",
-          *dist.schedule_file, placement.schedule.micro_batches, placement.schedule.ranks, micro_batches, degrees.pp));
+          *dist.schedule_file, base::counted(placement.schedule.micro_batches, "micro-batch"),
+          base::counted(placement.schedule.ranks, "stage"), micro_batches, degrees.pp));
     }
   } else {
     // What `auto` comes to is known when the ranks have been measured.
-    const std::string name = dist.schedule == "auto" ? "1f1b" : dist.schedule;
+    const std::string any = dist.chunks.value_or(1) > 1 ? "interleaved" : "1f1b";
+    const std::string name = dist.schedule == "auto" ? any : dist.schedule;
     placement.schedule = schedule::generate(name, {.ranks = degrees.pp,
                                                    .micro_batches = static_cast<int>(micro_batches),
                                                    .chunks_per_rank = dist.chunks});

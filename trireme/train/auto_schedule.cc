@@ -1,5 +1,7 @@
 #include "trireme/train/auto_schedule.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -7,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/median.h"
+#include "trireme/base/wording.h"
 #include "trireme/checkpoint/together.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/models/registry.h"
@@ -22,6 +25,8 @@ using layout::Axis;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kWarmUpSteps = 1, kMeasuredSteps = 3, kMicroBatches = 4;
+constexpr double kMs = 1e3, kMiB = 1.0 / (1 << 20);  // the profile is in milliseconds and MiB
+const schedule::Units kUnits{.time = "ms", .memory = "MiB"};
 
 /// Times every pass through a layer, and what a forward pass leaves in memory.
 class LayerClock : public pipeline::StepObserver {
@@ -38,10 +43,10 @@ class LayerClock : public pipeline::StepObserver {
       bytes_[layer].push_back(static_cast<double>(kernels::memory_counters().live - live_));
   }
   schedule::ChunkCosts costs(int layer) const {
-    return {.f = median(forward_[layer]),
-            .i = median(backward_[layer]),
+    return {.f = kMs * median(forward_[layer]),
+            .i = kMs * median(backward_[layer]),
             .w = 0,
-            .activation = std::max(0.0, median(bytes_[layer]))};
+            .activation = kMiB * std::max(0.0, median(bytes_[layer]))};
   }
 
  private:
@@ -50,7 +55,7 @@ class LayerClock : public pipeline::StepObserver {
   int64_t live_ = 0;
 };
 
-/// Seconds of a message of `bytes` between the first two stages.
+/// Milliseconds of a message of `bytes` between the first two stages.
 double message_time(const comm::Comm& pp, int64_t bytes) {
   if (pp.size() == 1) return 0;
   std::vector<double> times;
@@ -64,7 +69,7 @@ double message_time(const comm::Comm& pp, int64_t bytes) {
     if (pp.rank() == 1) pp.isend(buffer.data(), bytes, peer, 0).wait();
     times.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / 2);
   }
-  return median(times);
+  return kMs * median(times);
 }
 
 std::vector<int> layers_of(const nn::ModelDef& def, const std::vector<int>& blocks_per_chunk) {
@@ -73,12 +78,18 @@ std::vector<int> layers_of(const nn::ModelDef& def, const std::vector<int>& bloc
   return layers;
 }
 
-/// Seconds and bytes of each layer of the chain for one micro-batch (the slowest rank's), and of a message between
-/// stages. Runs a few steps on the first samples; nothing of them stays. Collective over the world.
-schedule::Profile profile_layers(const Prepared& given, dist::World& world) {
+struct Measured {
+  schedule::Profile profile;  // of one micro-batch, the slowest rank's
+  double variation = 0;       // by what share the work of a step took longer one time than another, half of it
+};
+
+/// Times each layer of the chain and a message between stages. Runs a few steps on the first samples; nothing of them
+/// stays. Collective over the world.
+Measured profile_layers(const Prepared& given, dist::World& world) {
   config::RunConfig probe = given.config;
   probe.train.dist.schedule = "zb-h1";  // input and weight gradients apart
   probe.train.dist.chunks.reset();
+  probe.train.dist.custom_pipeline_stage_id.reset();
   const int64_t micro_batches = std::min<int64_t>(given.plan.micro_batches, kMicroBatches);
   auto run = assemble(given.model, placement_of(probe, world.size(), micro_batches),
                       probe.data.seq_length, world);
@@ -93,16 +104,20 @@ schedule::Profile profile_layers(const Prepared& given, dist::World& world) {
   const size_t layers = run->model->def.layers.size();
   LayerClock clock(layers);
   pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(probe), &clock);
-  std::vector<double> weights;  // seconds of this stage's weight gradients
+  std::vector<double> weights, work;  // of this stage: its weight gradients, all of each step
   for (int step = 0; step < kWarmUpSteps + kMeasuredSteps; ++step) {
     if (step == kWarmUpSteps) clock = LayerClock(layers);
     pipeline::StepResult result = executor.run(batches, {}, nn::Mode::train, {.record = true});
-    for (const schedule::Span& span : result.executed)
-      if (span.action.op == schedule::Op::W && step >= kWarmUpSteps)
-        weights.push_back(span.end - span.begin);
+    if (step < kWarmUpSteps) continue;
+    double& busy = work.emplace_back(0);
+    for (const schedule::Span& span : result.executed) {
+      if (span.action.op == schedule::Op::W) weights.push_back(kMs * (span.end - span.begin));
+      if (schedule::is_compute(span.action.op)) busy += span.end - span.begin;
+    }
   }
 
-  schedule::Profile profile;
+  Measured measured;
+  schedule::Profile& profile = measured.profile;
   profile.layers.resize(layers, {.f = 0, .i = 0, .w = 0, .activation = 0});
   double forward = 0;
   for (int layer : run->model->layer_indices[0])
@@ -117,66 +132,128 @@ schedule::Profile profile_layers(const Prepared& given, dist::World& world) {
   profile.comm = message_time(mesh.pp, bytes);
 
   // Of each layer the slowest holder's times; every rank knows all of them.
-  std::vector<double> all{profile.comm};
+  const auto [shortest, longest] = std::ranges::minmax(work);
+  std::vector<double> all{(longest - shortest) / (2 * median(work)), profile.comm};
   for (const schedule::ChunkCosts& c : profile.layers)
     all.insert(all.end(), {c.f, c.i, c.w, c.activation});
   mesh.world.all_reduce(all.data(), std::ssize(all), base::DType::f64, comm::Reduce::max).wait();
-  profile.comm = all[0];
+  measured.variation = all[0];
+  profile.comm = all[1];
   for (size_t i = 0; i < layers; ++i)
-    profile.layers[i] = {.f = all[4 * i + 1],
-                         .i = all[4 * i + 2],
-                         .w = all[4 * i + 3],
-                         .activation = all[4 * i + 4]};
-  return profile;
+    profile.layers[i] = {.f = all[4 * i + 2],
+                         .i = all[4 * i + 3],
+                         .w = all[4 * i + 4],
+                         .activation = all[4 * i + 5]};
+  return measured;
 }
 
-/// The fastest schedule under the run's memory limit, by the measured costs of its layers; rank 0 tells all of them.
-schedule::Candidate fastest(const Prepared& run, const schedule::Profile& profile, bool first, base::Logger& log) {
+/// The best schedule under the run's memory limit, by the measured costs of its layers; rank 0 tells all of them.
+schedule::Candidate best_of(const Prepared& run, const Measured& measured, bool first, base::Logger& log) {
+  // Less is lost by a slightly longer step than by a run that does not fit; more than a few percent is a loss.
+  constexpr double kLeastMargin = 0.02, kMostMargin = 0.05;
   const config::Dist& dist = run.config.train.dist;
   const nn::ModelDef def = models::make_model(run.model, dist.tensor_parallel_size);
   schedule::Question question{.ranks = dist.pipeline_parallel_size,
-                              .micro_batches = static_cast<int>(run.plan.micro_batches)};
+                              .micro_batches = static_cast<int>(run.plan.micro_batches),
+                              .chunks = dist.chunks};
   question.costs = [&](int chunks) {
-    return schedule::cut(profile, layers_of(def, blocks_per_chunk(run.config, chunks)));
+    return schedule::cut(measured.profile, layers_of(def, blocks_per_chunk(run.config, chunks)));
   };
-  if (dist.auto_memory_mb) question.memory = *dist.auto_memory_mb * (1 << 20);
+  if (dist.auto_memory_mb) question.memory = *dist.auto_memory_mb;
+  question.margin = std::clamp(measured.variation, kLeastMargin, kMostMargin);
   const schedule::Choice choice = schedule::choose(question);
-  if (first) log.info("{}", schedule::to_text(choice));
+  if (first) log.info("{}", schedule::to_text(choice, kUnits));
   if (choice.best < 0)
     throw base::ConfigError(
-        fmt::format("train.dist.schedule auto: no schedule fits into train.dist.auto_memory_mb "
-                    "{}; raise it, or switch on train.activation_checkpoint",
-                    dist.auto_memory_mb.value_or(0)));
-  return choice.candidates[choice.best];
+        fmt::format("train.dist.schedule auto: {}; raise train.dist.auto_memory_mb {}, or switch on "
+                    "train.activation_checkpoint",
+                    schedule::shortfall(choice, kUnits), dist.auto_memory_mb.value_or(0)));
+  const schedule::Candidate& best = choice.candidates[choice.best];
+  if (first)
+    log.info("schedule {} with {} a stage: {:.1f} ms a step expected, the least memory within {:.0f} % of the shortest",
+             best.name, base::counted(best.chunks_per_rank, "chunk"), best.simulation.makespan, 100 * question.margin);
+  return best;
+}
+
+/// What a choice depends on, beside the model and the machine: KEY VALUE, KEY VALUE, ...
+std::vector<std::string> circumstances(const Prepared& run) {
+  const config::Train& train = run.config.train;
+  const auto or_null = [](const auto& value) { return value ? fmt::format("{}", *value) : std::string("null"); };
+  std::vector<std::string> all = {
+      fmt::format("pipeline_parallel_size {}", train.dist.pipeline_parallel_size),
+      fmt::format("tensor_parallel_size {}", train.dist.tensor_parallel_size),
+      fmt::format("num_accumulation_steps {}", run.plan.micro_batches),
+      fmt::format("train_micro_batch_size {}", run.plan.micro_batch_size),
+      fmt::format("seq_length {}", run.config.data.seq_length),
+      "chunks " + or_null(train.dist.chunks),
+      "auto_memory_mb " + or_null(train.dist.auto_memory_mb),
+      "balance " + train.dist.balance};
+  if (train.dist.custom_pipeline_stage_id)
+    all.push_back(fmt::format("custom_pipeline_stage_id {}", fmt::join(*train.dist.custom_pipeline_stage_id, " ")));
+  const config::ActivationCheckpoint& recompute = train.activation_checkpoint;
+  if (recompute.enabled) all.push_back(fmt::format("activation_checkpoint {} {}", recompute.mode, recompute.every));
+  return all;
+}
+
+/// schedule.txt: "# NAME, chosen for CIRCUMSTANCES", then the program.
+constexpr std::string_view kChosenFor = ", chosen for ";
+
+std::string to_file(const schedule::Schedule& schedule, const Prepared& run) {
+  return fmt::format("# {}{}{}\n{}", schedule.name, kChosenFor, fmt::join(circumstances(run), ", "),
+                     schedule::to_text(schedule));
+}
+
+/// The schedule that an earlier start of the run chose, where that still answers this one's question; else nothing, and
+/// a note.
+std::optional<schedule::Schedule> kept(const std::string& file, const Prepared& run, bool first, base::Logger& log) {
+  if (!std::filesystem::exists(file)) return {};
+  const std::string text = base::read_file(file);
+  const std::string title = text.substr(0, text.find('\n'));
+  const size_t at = title.find(kChosenFor);
+  const std::string before = at == std::string::npos ? "" : title.substr(at + kChosenFor.size());
+  const std::vector<std::string> now = circumstances(run);
+  if (before == fmt::format("{}", fmt::join(now, ", "))) {
+    schedule::Schedule schedule = schedule::read(file, "train.dist.schedule auto");
+    schedule.name = title.substr(2, at - 2);
+    return schedule;
+  }
+  std::vector<std::string> other;
+  for (const std::string& word : now)
+    if ((", " + before + ",").find(", " + word + ",") == std::string::npos) other.push_back(word);
+  if (first)
+    log.info("note: {} was chosen for other circumstances; choosing again with {}", file,
+             fmt::join(other.empty() ? now : other, ", "));
+  return {};
+}
+
+schedule::Schedule chosen(const Prepared& run, const std::string& file, dist::World& world, base::Logger& log) {
+  const bool first = world.rank() == 0;
+  if (first) log.info("schedule auto: timing the model's layers");
+  const schedule::Schedule best = best_of(run, profile_layers(run, world), first, log).schedule;
+  checkpoint::together(dist::DeviceMesh(world, run.placement.mesh).world, [&] {
+    if (!first) return std::string();
+    base::make_folders(run.config.train.output_dir, "making the run's folder");
+    base::write_file_atomic(file, to_file(best, run));
+    return std::string();
+  });
+  return best;
 }
 
 }  // namespace
 
 Prepared resolve_schedule(Prepared run, bool resume, dist::World& world, base::Logger& log) {
-  config::Dist& dist = run.config.train.dist;
-  if (dist.schedule != "auto" || dist.schedule_file) return run;
-  const std::string& folder = run.config.train.output_dir;
-  const std::string file = folder + "/schedule.txt";
-  if (!(resume && std::filesystem::exists(file))) {
-    const bool first = world.rank() == 0;
-    if (first) log.info("schedule auto: timing the model's layers");
-    const dist::DeviceMesh mesh(world, run.placement.mesh);
-    const schedule::Candidate best = fastest(run, profile_layers(run, world), first, log);
-    dist.schedule = best.name;
-    dist.chunks = best.chunks_per_rank;
-    if (first)
-      log.info("schedule {} with {} chunk{} a stage: {:.1f} ms a step expected", best.name,
-               best.chunks_per_rank, best.chunks_per_rank == 1 ? "" : "s",
-               best.simulation.makespan * 1e3);
-    checkpoint::together(mesh.world, [&] {
-      if (!first) return std::string();
-      base::make_folders(folder, "making the run's folder");
-      base::write_file_atomic(file, schedule::to_text(best.schedule));
-      return std::string();
-    });
+  const config::Dist& dist = run.config.train.dist;
+  if (dist.schedule != "auto") return run;
+  const bool first = world.rank() == 0;
+  if (dist.pipeline_parallel_size == 1 && !dist.auto_memory_mb && !dist.chunks) {
+    if (first) log.info("schedule auto: 1f1b, for one stage leaves nothing to choose");
+    return run;
   }
-  dist.schedule_file = file;
-  run.placement = placement_of(run.config, world.size(), run.plan.micro_batches);
+  const std::string file = run.config.train.output_dir + "/schedule.txt";
+  std::optional<schedule::Schedule> schedule;
+  if (resume) schedule = kept(file, run, first, log);
+  run.placement.schedule = schedule ? *schedule : chosen(run, file, world, log);
+  run.placement.blocks_per_chunk = blocks_per_chunk(run.config, run.placement.schedule.chunks);
   run.description = describe(run.model, run.placement, run.config.data.seq_length);
   return run;
 }

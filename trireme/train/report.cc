@@ -34,6 +34,15 @@ RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh
   return memory;
 }
 
+namespace {
+
+std::string schedule_named(const config::Dist& dist) {
+  if (dist.schedule_file) return *dist.schedule_file;
+  return dist.schedule == "auto" ? "auto (chosen when training starts)" : dist.schedule;
+}
+
+}  // namespace
+
 std::string layout_report(const config::RunConfig& config, const layout::ModelDescription& model,
                           const layout::Mesh& mesh, const config::BatchPlan& plan) {
   constexpr double kMiB = 1 << 20;
@@ -48,7 +57,7 @@ std::string layout_report(const config::RunConfig& config, const layout::ModelDe
       config.model.value("family", config.model.value("model_type", "model")), total,
       std::count_if(model.layers.begin(), model.layers.end(), [](const auto& l) { return l.block; }),
       mesh.size(Axis::pp), mesh.size(Axis::dp), mesh.size(Axis::tp), mesh.size(),
-      config.train.dist.sequence_parallel ? " (sequence parallel)" : "", zero, config.train.dist.schedule,
+      config.train.dist.sequence_parallel ? " (sequence parallel)" : "", zero, schedule_named(config.train.dist),
       plan.global_batch_size, config.data.seq_length, mesh.size(Axis::dp), plan.micro_batches, plan.micro_batch_size,
       "stage", "blocks", "parameters", "weights MiB", "grads MiB", "optim MiB", "sum MiB");
   for (int stage = 0; stage < mesh.size(Axis::pp); ++stage) {

@@ -64,6 +64,11 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
     throw base::ConfigError(fmt::format("{} was trained with train.seed {}, this run has {}: the data order would change; "
                                         "resume with the same seed", checkpoint.path(), manifest.seed, config.train.seed));
   }
+  if (run.length.steps < manifest.step) {
+    throw base::ConfigError(fmt::format("the run's {} steps (train.train_iter) lie before step {}, where {} stands: give "
+                                        "more, or train anew in another train.output_dir", run.length.steps, manifest.step,
+                                        checkpoint.path()));
+  }
   base::Json model = models::resolve_model(run.model);
   for (const auto& [key, value] : model.items()) {
     bool same = manifest.model_config.contains(key) && manifest.model_config[key] == value;
@@ -84,7 +89,7 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
 
 std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& manifest) {
   int64_t now = run.length.steps, before = manifest.optimizer.value("run_steps", now);
-  if (now == before) return "";
+  if (now == before || manifest.step == now) return "";
   const config::Scheduler& scheduler = run.config.train.scheduler;
   double lr = run.config.optim.lr;
   return fmt::format("note: the run now has {} steps instead of {}, and the learning rate's schedule ({}) spans them: "

@@ -22,8 +22,8 @@ void open_folder(const config::RunConfig& config, const comm::Comm& world, base:
 std::string save_run(const Prepared& run, const Assembly& assembly, const optim::ShardedOptimizer& optimizer,
                      const Position& position);
 
-/// ConfigError when a checkpoint carries no training state or that of a run with another model (dropout may change),
-/// optimizer, seed or training data. Local; looks at no tensor.
+/// ConfigError when a checkpoint carries no training state, that of a run with another model (dropout may change),
+/// optimizer, seed or training data, or stands beyond the run's end. Local; looks at no tensor.
 void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoint);
 
 /// What changes in a run that goes on from `checkpoint`, though it may: a line for the log, empty when nothing does.

@@ -83,10 +83,14 @@ std::string write_trace(const std::string& folder, int64_t step, const schedule:
       fmt::format("step {}, schedule {}, milliseconds\n{}", step, schedule.name,
                   schedule::draw_measured(measured, schedule::simulate(schedule, costs)));
   const std::string base = fmt::format("{}/step_{:08}", folder, step);
-  base::write_file_atomic(base + ".svg", schedule::draw_svg(schedule, measured));
+  // As wide as a window, whatever the shortest action.
+  constexpr double kColumns = 90, kPixels = 1500;
+  base::Json document = schedule::to_json(schedule, costs, measured);
+  document["unit"] = "ms";
+  base::write_file_atomic(base + ".svg", schedule::draw_svg(schedule, measured, kPixels));
   base::write_file_atomic(base + ".trace.json", schedule::chrome_trace(schedule, measured).dump());
-  base::write_file_atomic(base + ".json", schedule::to_json(schedule, costs, measured).dump());
-  base::write_file_atomic(base + ".txt", text + schedule::draw_text(schedule, measured));
+  base::write_file_atomic(base + ".json", document.dump());
+  base::write_file_atomic(base + ".txt", text + schedule::draw_text(schedule, measured, kColumns));
   return text;
 }
 
