@@ -127,6 +127,8 @@ def test_resume_of_another_run(tiny, trained, tmp_path, override, words):
 def test_resume_of_a_finished_run(tiny, trained):
     done = train(tiny, trained, *layout(tp=2), "train.train_iter=2", "--resume")
     assert "nothing left to do" in done.stdout
+    said_once(train(tiny, trained, *layout(tp=2), "train.train_iter=1", "--resume", code=2),
+              "the run ends after 1 step (train.train_iter), but")
 
 
 def test_ranks_out_of_range(tiny, tmp_path):
@@ -223,6 +225,29 @@ def test_verify_sees_every_file(checkpoint):
     for file in checkpoint.glob("optimizer*"):
         file.unlink()
     assert "note: the optimizer's files were left behind" in trireme("ckpt", "verify", checkpoint).stdout
+
+
+def test_another_tokenizer_is_not_replaced(tmp_path):
+    (tmp_path / "a.txt").write_text("abcabd" * 100)
+    words = ["tokenizer", "train", "--out", tmp_path / "tokenizer", tmp_path / "a.txt", "--vocab-size"]
+    trireme(*words, 258)
+    before = (tmp_path / "tokenizer/tokenizer.json").read_text()
+    assert "it is there already" in trireme(*words, 258).stdout
+    refused(trireme(*words, 259, code=2), "tokenizer.json exists already", "--overwrite")
+    assert (tmp_path / "tokenizer/tokenizer.json").read_text() == before
+    assert "259 tokens" in trireme(*words, 259, "--overwrite").stdout
+
+
+def test_beams_draw_nothing(tmp_path):
+    refused(trireme("generate", "--model", tmp_path, "--prompt", "a", "--greedy", "--num-beams", 3, code=2), "--greedy")
+
+
+def test_a_line_has_one_prefix(tiny, tmp_path):
+    done = trireme("launch", "--nproc", 2, "--", PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path / 'run'}",
+                   "train.train_iter=1")
+    assert "[rank 0] step 1/1" in done.stderr, done.stderr
+    told = train(tiny, "/proc/nope", *layout(tp=2), code=4).stderr
+    assert told.count("rank") == 1 and "/proc/nope" in told, told
 
 
 def test_exit_codes(tiny, tmp_path):

@@ -49,7 +49,16 @@ def test_measured_timeline(tiny, tmp_path):
     events = json.loads((folder / "step_00000002.trace.json").read_text())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
     assert len(spans) == 2 * 4 * 3  # stages x micro-batches x (F, I, W)
-    assert (folder / "step_00000002.svg").read_text().startswith("<svg")
+    svg = (folder / "step_00000002.svg").read_text()
+    assert svg.startswith("<svg") and float(svg.split('width="')[1].split('"')[0]) <= 1650
+    text = (folder / "step_00000002.txt").read_text()
+    assert "step 2, schedule zb-h1, milliseconds" in text
+    assert all(len(line) < 110 for line in text.splitlines() if line.startswith("rank"))
+    document = json.loads((folder / "step_00000002.json").read_text())
+    assert document["unit"] == "ms" and len(document["costs"]["chunks"]) == 2
+    assert 0 < document["costs"]["chunks"][0]["f"] < document["makespan"]
+    done = train(tiny, tmp_path / "other", *PIPELINE, "train.trace.steps=[4, 5]", code=2)
+    assert "train.trace.steps: step 5 lies beyond the run's 4" in done.stderr
 
 
 def test_own_schedule(tiny, expected, tmp_path):
@@ -60,23 +69,41 @@ def test_own_schedule(tiny, expected, tmp_path):
     done = train(tiny, tmp_path / "other", *PIPELINE, "train.num_accumulation_steps=3",
                  f"train.dist.schedule_file={own}", code=2)
     assert "is a schedule of 4" in done.stderr and "but a step has 3" in done.stderr
+    done = train(tiny, tmp_path / "other", *PIPELINE, f"train.dist.schedule_file={tmp_path}", code=2)
+    assert "train.dist.schedule_file: " in done.stderr and "--format schedule" in done.stderr
 
 
 def test_auto_is_kept_by_a_resumed_run(tiny, expected, tmp_path):
     got, said = run(tiny, tmp_path, "train.dist.schedule=auto", "train.checkpointer.period=2")
     assert apart(got, expected) < 1e-5
     assert "timing the model's layers" in said and "ms a step expected" in said
-    config = (tmp_path / "config.yaml").read_text()
-    assert "schedule: auto" not in config and "schedule_file: " in config
+    assert "makespan ms" in said and "peak MiB" in said and said.count("<- best") == 1
+    assert "schedule: auto" in (tmp_path / "config.yaml").read_text()
     chosen = (tmp_path / "schedule.txt").read_text()
-    done = train(tiny, tmp_path, *PIPELINE, "train.train_iter=6", "train.dist.schedule=auto", "--resume")
+    name = chosen.split(",")[0].removeprefix("# ")
+    assert f"schedule {name} with" in said and "chosen for pipeline_parallel_size 2" in chosen
+    words = [*PIPELINE, "train.dist.schedule=auto", "train.checkpointer.period=2", "--resume"]
+    done = train(tiny, tmp_path, *words, "train.train_iter=6", "train.trace.steps=[6]")
     assert "timing" not in done.stdout + done.stderr
     assert (tmp_path / "schedule.txt").read_text() == chosen
+    assert f"step 6, schedule {name}, milliseconds" in done.stderr
+    for other in ("train.num_accumulation_steps=2", "train.dist.auto_memory_mb=1000"):
+        said = train(tiny, tmp_path, *words, "train.train_iter=8", other).stderr
+        assert "note: " in said and other.split(".")[-1].replace("=", " ") in said.split("choosing again with")[1], said
+    said = train(tiny, tmp_path, *words, *layout(), "train.train_iter=8").stderr
+    assert "one stage leaves nothing to choose" in said and "timing" not in said
+    train(tiny, tmp_path, *words, "train.train_iter=4", code=2)
+
+
+def test_auto_with_a_number_of_chunks(tiny, expected, tmp_path):
+    got, said = run(tiny, tmp_path, "train.dist.schedule=auto", "train.dist.chunks=2")
+    assert apart(got, expected) < 1e-5
+    assert "with 2 chunks a stage" in said and "1f1b" not in said and "zb-v" in said
 
 
 def test_auto_where_nothing_fits(tiny, tmp_path):
     done = train(tiny, tmp_path, *PIPELINE, "train.dist.schedule=auto", "train.dist.auto_memory_mb=0.001", code=2)
-    assert "auto_memory_mb" in done.stderr and "raise it" in done.stderr
+    assert "raise train.dist.auto_memory_mb" in done.stderr and "the least is" in done.stderr
     assert not (tmp_path / "schedule.txt").exists()
 
 
@@ -88,6 +115,33 @@ def test_too_many_virtual_stages_are_refused(tiny, tmp_path):
 def test_the_tool_and_the_trainer_know_the_same_schedules():
     known = {row["schedule"] for row in json.loads(trireme("pipeline", "--compare", "--json").stdout)}
     assert {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-2p", "zb-v", "v-half", "v-min"} <= known
+
+
+@pytest.mark.parametrize("words,said", [
+    (["--compare", "--schedule", "zb-v"], "--schedule has no effect beside --compare"),
+    (["--compare", "--format", "svg"], "--compare is a table"),
+    (["--compare", "--memory", "-1"], "--memory -1: expected at least 1"),
+    (["--compare", "--memory", "0.5"], "--memory 0.5: expected at least 1"),
+    (["--json", "--format", "svg"], "--json and --format svg"),
+    (["--check", "mine.txt", "--stages", 2], "--stages is what the file"),
+    (["--check", "mine.txt", "--memory", 2], "--memory plans a schedule"),
+    (["--check", "/tmp"], "--check: /tmp"),
+    (["--stages", "two"], "--stages two: expected a whole number"),
+    (["--costs", "1,2,3,4,5"], "--costs: 5 values were given, expected at most 4"),
+    (["--costs", "1,2"], "--costs: 2 numbers given, expected four"),
+    (["--stages", 1000000, "--micro-batches", 100000], "more than can be planned"),
+])
+def test_the_tool_refuses_what_it_would_ignore(words, said):
+    done = trireme("pipeline", *words, code=2, timeout=10)
+    assert said in done.stderr, done.stderr
+
+
+def test_the_tool_prints_a_file_to_start_from(tmp_path):
+    own = tmp_path / "own.txt"
+    own.write_text(trireme("pipeline", "--schedule", "zb-h1", "--stages", 2, "--micro-batches", 3, "--format", "schedule").stdout)
+    assert "a valid schedule" in trireme("pipeline", "--check", own).stdout
+    rows = json.loads(trireme("pipeline", "--check", own, "--compare", "--json").stdout)
+    assert rows[-1]["schedule"] == str(own) and {(row["stages"], row["micro_batches"]) for row in rows} == {(2, 3)}
 
 
 def test_the_example_of_an_own_chain_gives_one_loss_on_every_mesh():

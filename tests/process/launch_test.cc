@@ -168,10 +168,21 @@ TEST(Launch, ACauseHidesTheLossesThatItLedTo) {
   EXPECT_EQ(result.code(), 4);
   EXPECT_THAT(result.err, HasSubstr("trireme: error: the disk is full (rank 1)"));
   EXPECT_THAT(result.err, Not(HasSubstr("lost")));
+  EXPECT_THAT(result.err, Not(HasSubstr("first failure")));
   result = launch({.nproc = 2},
                   std::string(kSay) + "if [ $RANK = 1 ]; then kill -9 $$; fi; say 'lost rank 1' 3");
-  EXPECT_THAT(result.err, HasSubstr("trireme: error: lost rank 1 (rank 0)"));
-  EXPECT_THAT(result.err, HasSubstr("rank 1 was killed by signal 9"));
+  EXPECT_THAT(result.err, testing::StartsWith("trireme: first failure: rank 1 was killed by signal 9"));
+  EXPECT_THAT(result.err, Not(HasSubstr("lost")));
+}
+
+TEST(Launch, OfLossesWithoutACauseTheShortestIsToldOnce) {
+  // All gave up on one another: what each of them was doing is its own business.
+  Result result = launch({.nproc = 3}, std::string(kSay) +
+                                           "if [ $RANK = 1 ]; then say 'rank 1 gave up' 3; fi; "
+                                           "say \"operation $RANK: rank 1 gave up\" 3");
+  EXPECT_EQ(result.code(), 3);
+  EXPECT_THAT(result.err, testing::EndsWith("trireme: error: rank 1 gave up\n"));
+  EXPECT_THAT(result.err, Not(HasSubstr("operation")));
 }
 
 TEST(Launch, ATerminatedLauncherTakesItsRanksWithIt) {

@@ -245,7 +245,7 @@ TEST_P(CommTest, AReceiveOfAnotherSizeIsAnError) {
     if (comm.rank() == 1) comm.irecv(data, 100, 0, 7).wait();
     comm.barrier();
   });
-  EXPECT_THAT(outcomes[1], AllOf(HasSubstr("receive of 100 bytes from rank 0 with tag 7"),
+  EXPECT_THAT(outcomes[1], AllOf(HasSubstr("receive of 100 bytes from rank 0 in group"),
                                  HasSubstr("has 64 bytes")));
   EXPECT_THAT(outcomes[0], HasSubstr("has 64 bytes"));
 }
@@ -274,9 +274,11 @@ TEST_P(CommTest, ADeadlineNamesOperationGroupRankPeerAndTime) {
         if (comm.rank() == 1) std::this_thread::sleep_for(1500ms);
       },
       200ms);
+  // The failed operation is named once.
   EXPECT_THAT(outcomes[0],
-              AllOf(HasSubstr("receive of 4 bytes from rank 1 with tag 3 in group 'pp'"),
-                    HasSubstr("waited 0.")));
+              AllOf(testing::StartsWith(
+                        "rank 0 gave up: receive of 4 bytes from rank 1 in group 'pp' waited 0."),
+                    testing::Not(HasSubstr(", on rank"))));
 }
 
 TEST_P(CommTest, AbortEndsPendingAndLaterOperations) {

@@ -75,6 +75,10 @@ void print(const Flags& flags, const text::Tokenizer& tokenizer, const std::vect
 void run(const Flags& flags) {
   flags.sampling.check();
   flags.beams.check();
+  if (flags.sampling.greedy && flags.beams.count > 1)
+    throw base::ConfigError(fmt::format(
+        "--greedy and --num-beams {} contradict each other: a beam search draws nothing and looks beyond the likeliest "
+        "token; leave one of them out", flags.beams.count));
   checkpoint::Checkpoint checkpoint(flags.model);
   std::string tokenizer_path = flags.tokenizer.empty() ? checkpoint.path() : flags.tokenizer;
   auto tokenizer = text::Tokenizer::load(tokenizer_path);

@@ -80,10 +80,12 @@ void compare(const Options& options) {
   question.interleaved = {options.request.chunks_per_rank.value_or(2)};
   if (options.memory) question.memory = *options.memory;
   Choice choice = choose(question);
+  const std::string none = shortfall(choice);
   choice.candidates.push_back(
       candidate_of(forward_only({question.ranks, question.micro_batches}), costs));
   if (own) choice.candidates.push_back(candidate_of(*own, costs));
-  if (options.format != "json") return print(to_text(choice));
+  if (options.format != "json")
+    return print(to_text(choice) + none + (none.empty() ? "" : "\n"));
   base::Json rows = to_json(choice);
   for (base::Json& row : rows)
     row["costs"] = {{"f", costs.f}, {"i", costs.i}, {"w", costs.w}, {"comm", costs.comm}};

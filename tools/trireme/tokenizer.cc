@@ -9,6 +9,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -31,7 +33,7 @@ struct TrainFlags {
   std::string type = "bpe", out;
   std::vector<std::string> files;
   text::BpeTrainOptions options;
-  bool special_given = false, cased = false;
+  bool special_given = false, cased = false, overwrite = false;
 };
 
 struct TokenizerFlags {
@@ -117,6 +119,22 @@ std::unique_ptr<Tokenizer> train_as(const TrainFlags& flags) {
       fmt::format("--type {}: expected bpe, wordpiece or unigram", flags.type));
 }
 
+/// Whether `folder` holds this very tokenizer. ConfigError where it holds another one.
+bool is_there(const Tokenizer& tokenizer, const std::string& folder) {
+  namespace fs = std::filesystem;
+  const std::string file = folder + "/tokenizer.json";
+  if (!fs::exists(file)) return false;
+  std::string beside = (fs::temp_directory_path() / "trireme-tokenizer-XXXXXX").string();
+  if (!::mkdtemp(beside.data())) throw base::IoError(beside, errno, "creating the folder");
+  tokenizer.save(beside);
+  const bool same = base::read_file(beside + "/tokenizer.json") == base::read_file(file);
+  fs::remove_all(beside);
+  if (!same)
+    throw base::ConfigError(fmt::format(
+        "{} exists already, and is another tokenizer; choose another --out, or replace it with --overwrite", file));
+  return true;
+}
+
 void train(TrainFlags& flags) {
   if (flags.cased && flags.type != "wordpiece") {
     throw base::ConfigError("--cased is for --type wordpiece; the others keep case as it is");
@@ -127,13 +145,15 @@ void train(TrainFlags& flags) {
     flags.options.progress = std::ref(line);
     tokenizer = train_as(flags);
   }
-  tokenizer->save(flags.out);
+  const bool there = !flags.overwrite && is_there(*tokenizer, flags.out);
+  if (!there) tokenizer->save(flags.out);
   if (tokenizer->vocab_size() < flags.options.vocab_size) {
     fmt::print(stderr,
                "trireme: warning: the files hold no more tokens to learn: {} tokens instead of {}\n",
                tokenizer->vocab_size(), flags.options.vocab_size);
   }
-  print(fmt::format("{}: {}, {} tokens\n", flags.out, kind(*tokenizer), tokenizer->vocab_size()));
+  print(fmt::format("{}: {}, {} tokens{}\n", flags.out, kind(*tokenizer), tokenizer->vocab_size(),
+                    there ? "; it is there already" : ""));
 }
 
 void encode(const TokenizerFlags& flags, bool text_given) {
@@ -234,6 +254,7 @@ void add_tokenizer(CLI::App& program) {
                   "tokens, special tokens and bytes or characters included")
       ->required();
   train_command.add_option("--out", training->out, "folder to write")->required();
+  train_command.add_flag("--overwrite", training->overwrite, "replace another tokenizer there");
   train_command.add_flag("--cased", training->cased, "wordpiece: do not lowercase");
   CLI::Option* special = train_command
       .add_option("--special-token", training->options.special_tokens,

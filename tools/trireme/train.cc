@@ -7,9 +7,11 @@
 #include "tools/trireme/ranks.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/launch.h"
 #include "trireme/comm/launched.h"
 #include "trireme/config/load.h"
 #include "trireme/data/causal.h"
+#include "trireme/dist/rendezvous.h"
 #include "trireme/models/registry.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/lr_curve.h"
@@ -53,6 +55,10 @@ void print_dry_run(const train::Prepared& run) {
 }
 
 int train_main(const TrainFlags& flags) {
+  if (!flags.dry_run) {
+    std::signal(SIGTERM, request_stop);
+    std::signal(SIGINT, request_stop);
+  }
   // Before ranks start or meet, so that a mistake is found once and told without their losses of one another.
   const train::Prepared run = train::prepare(flags.config.load(), job_size(flags.ranks));
   if (flags.dry_run) {
@@ -63,15 +69,23 @@ int train_main(const TrainFlags& flags) {
   // A launcher that starts the ranks again wants the run to go on.
   const bool resume = flags.resume || comm::launched_rank().restarts > 0;
   train::open_resumed(run, resume);
+  if (stop_requested && comm::launched_rank().source.empty()) {
+    std::printf("stopped before the first step\n");
+    return 0;
+  }
   return run_processes(flags.ranks, run.config.train.dist.timeout_s, [&](dist::World& world) {
-    std::signal(SIGTERM, request_stop);
-    std::signal(SIGINT, request_stop);
     bool first = world.rank() == 0;
-    base::Logger log(world.size() > 1 ? fmt::format("rank {}", world.rank()) : "",
+    base::Logger log(world.size() > 1 && !comm::launcher_prefixes() ? fmt::format("rank {}", world.rank()) : "",
                      first ? base::LogLevel::info : base::LogLevel::warning);
     if (std::string warning = dist::placement_warning(run.placement.mesh, world); first && !warning.empty())
       log.warning("{}", warning);
-    train::TrainSummary summary = train::train(run, world, {.resume = resume, .stop = &stop_requested}, log);
+    train::TrainSummary summary;
+    try {
+      summary = train::train(run, world, {.resume = resume, .stop = &stop_requested}, log);
+    } catch (const std::exception& e) {
+      log.write_file(fmt::format("error: {}", e.what()));  // the launcher tells the first cause alone
+      throw;
+    }
     if (!first) return;
     if (summary.stopped) {
       std::printf("stopped after step %ld; resume with: %s --resume\n", static_cast<long>(summary.step),

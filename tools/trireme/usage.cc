@@ -144,6 +144,34 @@ std::vector<std::string> accepted(const CLI::App& app, std::string_view given) {
   return words;
 }
 
+/// "--stages = two" in plain words.
+std::string unconverted(const CLI::App& app, const std::string& text) {
+  const size_t middle = std::min(text.find(" = "), text.size());
+  const std::string flag = text.substr(0, middle);
+  const std::string given = text.substr(std::min(middle + 3, text.size()));
+  const CLI::Option* option = app.get_option_no_throw(flag);
+  const std::string type = option ? option->get_type_name() : "";
+  const char* kind = type.starts_with("INT")     ? "a whole number"
+                     : type.starts_with("UINT")  ? "a whole number of at least 0"
+                     : type.starts_with("FLOAT") ? "a number"
+                                                 : "another value";
+  return fmt::format("{} {}: expected {}", flag, given, kind);
+}
+
+/// "--costs: At Most 4 required but received 5", "--stages: 1 required INT missing" in plain words.
+std::string miscounted(const std::string& text) {
+  const std::string flag = text.substr(0, text.find(':'));
+  if (text.ends_with(" missing")) return flag + " needs a value";
+  const auto number = [&](std::string_view after) {
+    const size_t at = text.find(after);
+    return at == std::string::npos ? std::string() : text.substr(at + after.size(), text.find(' ', at + after.size()) - at - after.size());
+  };
+  const std::string most = number("At Most "), least = number("At least "), given = number("received ");
+  if (given.empty() || (most.empty() && least.empty())) return text;
+  return fmt::format("{}: {} values were given, expected at {} {}", flag, given,
+                     most.empty() ? "least" : "most", most.empty() ? least : most);
+}
+
 }  // namespace
 
 void set_help(CLI::App& program) {
@@ -169,7 +197,9 @@ std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
       message += fmt::format("; did you mean {}?", *meant);
   } else if (constexpr std::string_view kConvert = "Could not convert: ";
              message.starts_with(kConvert)) {
-    message = fmt::format("{}: not a value of the expected kind", message.substr(kConvert.size()));
+    message = unconverted(app, message.substr(kConvert.size()));
+  } else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {
+    message = miscounted(message);
   }
   return fmt::format("{}\nsee {} --help", message, full_name(app));
 }

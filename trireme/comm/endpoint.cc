@@ -70,8 +70,7 @@ class Endpoint::Receive : public Op, public Task {
         tag_(tag),
         name_(std::move(name)) {}
   std::string describe() const override {
-    return fmt::format("receive of {} bytes from rank {} with tag {} in group '{}'", bytes_, peer_,
-                       tag_, name_);
+    return fmt::format("receive of {} bytes from rank {} in group '{}'", bytes_, peer_, name_);
   }
   std::vector<int> awaited() const override { return {peer_}; }
   void fail(const std::string& why) override { finish(describe() + why); }
@@ -116,8 +115,7 @@ class Endpoint::Send : public Op, public Task {
         message_(message),
         peer_(peer),
         name_(std::move(name)),
-        what_(fmt::format("send of {} bytes to rank {} with tag {} in group '{}'", message->bytes,
-                          peer, message->tag, name_)) {}
+        what_(fmt::format("send of {} bytes to rank {} in group '{}'", message->bytes, peer, name_)) {}
   std::string describe() const override { return what_; }
   std::vector<int> awaited() const override { return {peer_}; }
   void fail(const std::string& why) override { finish(what_ + why); }
@@ -345,7 +343,10 @@ void Endpoint::wait(Op& op) {
   }
   if (op.error_.empty()) return;
   await_quiet_peers();
-  throw base::CommError(op.error_);
+  // The operation that the job failed in is named once.
+  const std::string failure = segment_->failed() ? segment_->failure() : "";
+  const bool own = failure.find(op.describe()) != std::string::npos;
+  throw base::CommError(own ? failure : op.error_);
 }
 
 void Endpoint::check_peers(Op& op, Clock::time_point since) {

@@ -28,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kCommFailed = 3;  // exit code of a CommError
 constexpr const char* kErrorVariable = "TRIREME_ERROR_FD";
+constexpr const char* kPrefixVariable = "TRIREME_PREFIX";
 
 /// The lines of one stream of one rank, copied to a stream of the launcher.
 class Output {
@@ -174,7 +175,6 @@ class Job {
       if (output.open()) output.copy();
     for (Output& output : outputs_)
       if (output.open()) output.finish();
-    print_reports();
     if (failures_.empty()) return std::nullopt;
     auto cause = std::find_if(failures_.begin(), failures_.end(),
                               [](auto& f) { return f.code != kCommFailed; });
@@ -182,8 +182,31 @@ class Job {
   }
 
   bool stopped_by_signal() const { return signals_received_ > 0; }
-  /// Ranks that had to be ended after a failure.
-  size_t ended() const { return ended_; }
+
+  /// Says on stderr why the job failed, the cause first: what ranks reported, each error once, and how the blamed rank
+  /// ended where it reported nothing. What only tells of a peer's loss is left out where the cause is known, and told
+  /// once, by the rank that says it shortest, where it is not.
+  void explain(const Failure& blamed) {
+    std::map<std::string, std::vector<int>> causes, losses;
+    bool told = false;
+    for (Report& report : reports_) {
+      if (report.pipe) report.read();
+      if (report.text.empty()) continue;
+      const bool loss = std::ranges::any_of(failures_, [&](const Failure& f) {
+        return f.rank == report.rank && f.code == kCommFailed;
+      });
+      (loss ? losses : causes)[report.text].push_back(report.rank);
+      told |= report.rank == blamed.rank;
+    }
+    if (!told || stopped_by_signal())
+      fmt::print(stderr, "trireme: {}{}{}\n",
+                 stopped_by_signal() ? "stopped by a signal; " : "first failure: ", blamed.text(),
+                 ended_ > 0 ? fmt::format("; {} other rank{} stopped", ended_, ended_ == 1 ? " was" : "s were") : "");
+    if (causes.empty() && blamed.code == kCommFailed && !losses.empty())
+      causes.insert(*std::ranges::min_element(
+          losses, {}, [](const auto& loss) { return loss.first.size(); }));
+    for (const auto& [text, ranks] : causes) print_report(text, ranks);
+  }
 
  private:
   void start(int local, int port) {
@@ -215,6 +238,7 @@ class Job {
     reports_.push_back({rank, Descriptor(error_ends[0])});
     Descriptor error_writing(error_ends[1]);
     variables[kErrorVariable] = std::to_string(error_writing.get());
+    variables[kPrefixVariable] = options_.prefix ? "1" : "";
 
     Descriptor reading[2], writing[2];
     for (int i = 0; i < 2 && options_.prefix; ++i) {
@@ -283,27 +307,14 @@ class Job {
     }
   }
 
-  /// Each error once; what only tells of a peer's loss is left out where the cause is known.
-  void print_reports() {
-    auto is_loss = [&](int rank) {
-      return std::ranges::any_of(
-          failures_, [&](const Failure& f) { return f.rank == rank && f.code == kCommFailed; });
-    };
-    std::map<std::string, std::vector<int>> causes, losses;
-    for (Report& report : reports_) {
-      if (report.pipe) report.read();
-      if (!report.text.empty())
-        (is_loss(report.rank) ? losses : causes)[report.text].push_back(report.rank);
-    }
-    for (const auto& [text, ranks] : causes.empty() ? losses : causes) {
-      std::string lines;
-      for (char c : text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
-      std::string who = std::ssize(ranks) == options_.nproc
-                            ? fmt::format("all {} ranks", ranks.size())
-                            : fmt::format("rank {}", fmt::join(ranks, ", "));
-      fmt::print(stderr, "trireme: error: {}{}\n", lines,
-                 options_.nproc == 1 ? "" : fmt::format(" ({})", who));
-    }
+  void print_report(const std::string& text, const std::vector<int>& ranks) const {
+    std::string lines;
+    for (char c : text) lines += c == '\n' ? std::string("\n  ") : std::string(1, c);
+    const std::string who = std::ssize(ranks) == options_.nproc
+                                ? fmt::format("all {} ranks", ranks.size())
+                                : fmt::format("rank {}", fmt::join(ranks, ", "));
+    const bool said = options_.nproc == 1 || text.starts_with("rank ");
+    fmt::print(stderr, "trireme: error: {}{}\n", lines, said ? "" : fmt::format(" ({})", who));
   }
 
   void signal_all(int signal) {
@@ -338,6 +349,11 @@ bool report_to_launcher(std::string_view message) {
   return true;
 }
 
+bool launcher_prefixes() {
+  const char* variable = std::getenv(kPrefixVariable);
+  return variable && *variable;
+}
+
 int launch_local(const LaunchOptions& options, const std::vector<std::string>& command) {
   if (command.empty()) throw base::ConfigError("no command to launch; give it after --");
   if (options.nproc < 1 || options.nnodes < 1 || options.node_rank < 0 ||
@@ -356,15 +372,9 @@ int launch_local(const LaunchOptions& options, const std::vector<std::string>& c
     Job job(options, command, attempt);
     auto failure = job.run();
     if (!failure) return 0;
-    std::string text = fmt::format(
-        "trireme: {}{}{}",
-        job.stopped_by_signal() ? "stopped by a signal; " : "first failure: ", failure->text(),
-        job.ended() > 0 ? fmt::format("; {} other ranks were stopped", job.ended()) : "");
-    if (job.stopped_by_signal() || attempt == options.max_restarts) {
-      fmt::print(stderr, "{}\n", text);
-      return failure->code;
-    }
-    fmt::print(stderr, "{}; restart {} of {}\n", text, attempt + 1, options.max_restarts);
+    job.explain(*failure);
+    if (job.stopped_by_signal() || attempt == options.max_restarts) return failure->code;
+    fmt::print(stderr, "trireme: restart {} of {}\n", attempt + 1, options.max_restarts);
   }
 }
 

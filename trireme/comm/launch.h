@@ -33,15 +33,18 @@ struct LaunchOptions {
 };
 
 /// Runs `command` (searched in PATH) as every rank and returns 0, or the exit code of the rank that
-/// failed first (128 + the signal that killed it), after a line on stderr that says which it was
-/// and why. A failure that only reports the loss of a peer (exit code 3) is not taken for the first
-/// when there is another. SIGINT, SIGTERM and SIGHUP are passed on to all ranks; the third one
+/// failed first (128 + the signal that killed it), after a line on stderr that says why: the error
+/// that it reported, else which rank it was and how it ended. A failure that only reports the loss
+/// of a peer (exit code 3) is not taken for the first when there is another. SIGINT, SIGTERM and SIGHUP are passed on to all ranks; the third one
 /// kills them. Call it from a thread that lives on, usually main. ConfigError, IoError.
 int launch_local(const LaunchOptions& options, const std::vector<std::string>& command);
 
 /// In a rank: hands the error that ends it to launch_local, which prints equal ones once, with the
-/// ranks that had them, and leaves out those of exit code 3 where there is a cause. False where no
-/// launcher of this kind listens.
+/// ranks that had them. Of those of exit code 3 it prints one, and none where there is a cause.
+/// False where no launcher of this kind listens.
 bool report_to_launcher(std::string_view message);
+
+/// In a rank: does its launcher put "[rank N] " before each of its lines?
+bool launcher_prefixes();
 
 }  // namespace trireme::comm

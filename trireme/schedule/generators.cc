@@ -57,8 +57,9 @@ Schedule frame(std::string_view name, const Request& request) {
   const int chunks = request.chunks_per_rank.value_or(generator.own_chunks);
   if (request.ranks < 1 || request.micro_batches < 1 || chunks < 1)
     throw base::ConfigError(fmt::format(
-        "schedule {}: {} stages, {} micro-batches, {} chunks a stage; each must be at least 1",
-        name, request.ranks, request.micro_batches, chunks));
+        "schedule {}: {}, {}, {} a stage; each must be at least 1", name,
+        base::counted(request.ranks, "stage"), base::counted(request.micro_batches, "micro-batch"),
+        base::counted(chunks, "chunk")));
   if (const double actions = 3.0 * request.ranks * chunks * request.micro_batches;
       actions > kMostActions)
     throw base::ConfigError(fmt::format(

@@ -113,10 +113,11 @@ void Progress::step(const StepMetrics& metrics) {
     terminal_ ? logger_.write_file(line) : logger_.write(base::LogLevel::info, line);
   }
   if (!terminal_) return;
+  // Even where it is not drawn now: a message draws it anew.
+  bar_ = render_bar(metrics, steps_, eta_seconds, terminal_width(), color_);
   auto now = std::chrono::steady_clock::now();
   if (!last && now - drawn_ < kRedraw) return;
   drawn_ = now;
-  bar_ = render_bar(metrics, steps_, eta_seconds, terminal_width(), color_);
   draw();
 }
 

@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
+#include "trireme/base/wording.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/checkpoint/together.h"
@@ -65,9 +66,9 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
                                         "resume with the same seed", checkpoint.path(), manifest.seed, config.train.seed));
   }
   if (run.length.steps < manifest.step) {
-    throw base::ConfigError(fmt::format("the run's {} steps (train.train_iter) lie before step {}, where {} stands: give "
-                                        "more, or train anew in another train.output_dir", run.length.steps, manifest.step,
-                                        checkpoint.path()));
+    throw base::ConfigError(fmt::format("the run ends after {} (train.train_iter), but {} stands at step {}: give it "
+                                        "more steps, or train anew in another train.output_dir",
+                                        base::counted(run.length.steps, "step"), checkpoint.path(), manifest.step));
   }
   base::Json model = models::resolve_model(run.model);
   for (const auto& [key, value] : model.items()) {
