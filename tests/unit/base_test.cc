@@ -8,9 +8,11 @@
 #include "trireme/base/hash.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
+#include "trireme/base/log.h"
 #include "trireme/base/median.h"
 #include "trireme/base/philox.h"
 #include "trireme/base/threads.h"
+#include "trireme/base/wording.h"
 
 namespace trireme::base {
 namespace {
@@ -94,6 +96,20 @@ TEST(Json, ErrorsSayThePlaceAndNothingOfTheLibrary) {
   } catch (const nlohmann::json::exception& e) {
     EXPECT_EQ(message_of(e), "type must be string, but is number");
   }
+}
+
+TEST(Wording, CountsAndShowsWhatATerminalMayShow) {
+  EXPECT_EQ(counted(1, "stage"), "1 stage");
+  EXPECT_EQ(counted(2, "micro-batch"), "2 micro-batches");
+  EXPECT_EQ(printable("plain, äöü €"), "plain, äöü €");
+  EXPECT_EQ(printable(std::string("\xff\0\n\x1b[m\xc3", 7)), "\\xff\\x00\\x0a\\x1b[m\\xc3");
+  EXPECT_EQ(printable(std::string(100, 'x')), std::string(60, 'x') + "...");
+}
+
+TEST(Log, EachLineOfATableHasThePrefix) {
+  testing::internal::CaptureStderr();
+  Logger("rank 0").info("{}", "head\nrow\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[rank 0] head\n[rank 0] row\n");
 }
 
 }  // namespace
