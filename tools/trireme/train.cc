@@ -7,6 +7,7 @@
 #include "tools/trireme/ranks.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
+#include "trireme/base/wording.h"
 #include "trireme/comm/launch.h"
 #include "trireme/comm/launched.h"
 #include "trireme/config/load.h"
@@ -87,13 +88,14 @@ int train_main(const TrainFlags& flags) {
       throw;
     }
     if (!first) return;
+    const std::string steps = base::counted(summary.step, "step");
     if (summary.stopped) {
       std::printf("stopped after step %ld; resume with: %s --resume\n", static_cast<long>(summary.step),
                   flags.config.command("train", flags.ranks).c_str());
     } else if (summary.checkpoint.empty()) {
-      std::printf("nothing left to do: the run has finished its %ld steps\n", static_cast<long>(summary.step));
+      std::printf("nothing left to do: the run has finished its %s\n", steps.c_str());
     } else {
-      std::printf("finished %ld steps; checkpoint %s\n", static_cast<long>(summary.step), summary.checkpoint.c_str());
+      std::printf("finished %s; checkpoint %s\n", steps.c_str(), summary.checkpoint.c_str());
     }
   });
 }

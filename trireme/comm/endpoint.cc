@@ -60,14 +60,13 @@ void Op::finish(std::string error) {
 
 class Endpoint::Receive : public Op, public Task {
  public:
-  Receive(std::shared_ptr<Endpoint> endpoint, void* data, int64_t bytes, int peer, uint64_t tag,
+  Receive(std::shared_ptr<Endpoint> endpoint, void* data, int64_t bytes, int peer,
           std::string name)
       : Op(endpoint),
         rank_(*endpoint),
         data_(static_cast<std::byte*>(data)),
         bytes_(bytes),
         peer_(peer),
-        tag_(tag),
         name_(std::move(name)) {}
   std::string describe() const override {
     return fmt::format("receive of {} bytes from rank {} in group '{}'", bytes_, peer_, name_);
@@ -101,7 +100,6 @@ class Endpoint::Receive : public Op, public Task {
   std::byte* data_;
   int64_t bytes_, copied_ = 0;
   int peer_;
-  uint64_t tag_;
   std::string name_;
   Message* message_ = nullptr;
 };
@@ -234,7 +232,7 @@ Work Endpoint::send(const void* data, int64_t bytes, int peer, uint64_t tag, uin
 
 Work Endpoint::receive(void* data, int64_t bytes, int peer, uint64_t tag, uint64_t group,
                        const std::string& name) {
-  auto op = std::make_shared<Receive>(shared_from_this(), data, bytes, peer, tag, name);
+  auto op = std::make_shared<Receive>(shared_from_this(), data, bytes, peer, name);
   start([&]() -> std::shared_ptr<Task> {
     Message* message = take(group, peer, tag);
     if (message == nullptr) {

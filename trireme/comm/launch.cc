@@ -200,7 +200,10 @@ class Job {
     }
     if (!told || stopped_by_signal())
       fmt::print(stderr, "trireme: {}{}{}\n",
-                 stopped_by_signal() ? "stopped by a signal; " : "first failure: ", blamed.text(),
+                 !stopped_by_signal()  ? "first failure: "
+                 : blamed.code <= 128 ? "stopped by a signal; "
+                                      : "stopped by a signal before it could end by itself: ",
+                 blamed.text(),
                  ended_ > 0 ? fmt::format("; {} other rank{} stopped", ended_, ended_ == 1 ? " was" : "s were") : "");
     if (causes.empty() && blamed.code == kCommFailed && !losses.empty())
       causes.insert(*std::ranges::min_element(

@@ -107,7 +107,7 @@ nn::State P2P::receive(const Action& action, const nn::Batch& batch) {
   try {
     incoming.work.wait();
   } catch (const base::CommError& e) {
-    throw base::CommError(fmt::format("{}: {}", name(action), e.what()));
+    throw base::CommError(fmt::format("{}; {}", e.what(), name(action)));
   }
   uint64_t hash = 0;
   std::memcpy(&hash, incoming.bytes.data_ptr(), sizeof(hash));

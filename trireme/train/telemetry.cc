@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/median.h"
+#include "trireme/base/wording.h"
 #include "trireme/checkpoint/together.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/kernels/allocator.h"
@@ -157,7 +158,7 @@ std::string Telemetry::write_report(const std::string& folder) const {
                               {"ranks", ranks}};
     base::write_file_atomic(folder + "/telemetry.json", whole.dump(1) + "\n");
 
-    table = fmt::format("where {} steps went, in seconds\n{:>6}", steps_, "rank");
+    table = fmt::format("where {} went, in seconds\n{:>6}", base::counted(steps_, "step"), "rank");
     for (const Column& column : kColumns) table += fmt::format("  {:>10}", column.name);
     table += fmt::format("  {:>9}  {:>9}\n", "peak MiB", "fixed MiB");
     constexpr size_t kShown = 16;
