@@ -70,7 +70,7 @@ def test_kill(tiny, undisturbed, tmp_path, kill):
     said, _ = run.communicate(timeout=30)
     assert time.time() - killed < 5
     assert run.returncode not in (0, None)
-    told = [line for line in said.splitlines() if "rank " in line and "step " not in line]
+    told = [line for line in said.splitlines() if not line.startswith("[rank ")]
     assert len(told) == 1 and "was killed by signal 9 (SIGKILL)" in told[0], said
     assert any("error: " in log.read_text() for log in tmp_path.glob("log.rank*.txt"))
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks)
