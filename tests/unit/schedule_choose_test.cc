@@ -70,17 +70,20 @@ TEST(Choose, TakesTheFastestThatFits) {
   for (const Candidate& candidate : none.candidates)
     if (candidate.peak > 0) least = std::min(least, candidate.peak);
   EXPECT_LT(least, find(none, "1f1b").peak);
-  EXPECT_THAT(shortfall(none), HasSubstr(fmt::format("stays within 100; the least is {:g} with", least)));
+  EXPECT_THAT(shortfall(none),
+              HasSubstr(fmt::format("stays within 100; the least is {:g} with", least)));
   EXPECT_EQ(shortfall(tight), "");
 }
 
 TEST(Choose, EachRankIsPlannedToItsOwnLimit) {
-  // The last rank's head is dear: of two micro-batches there it could hold one only, but rank 0 could hold both.
+  // The last rank's head is dear: of two micro-batches there it could hold one only, but rank 0
+  // could hold both.
   Question asked{.ranks = 2, .micro_batches = 4};
   asked.costs = [](int chunks) {
     Costs costs{.comm = 0.1};
     for (int c = 0; c < chunks; ++c)
-      costs.chunks.push_back({.f = 2.0 / chunks, .i = 2.0 / chunks, .w = 2.0 / chunks, .activation = 2.0 / chunks});
+      costs.chunks.push_back(
+          {.f = 2.0 / chunks, .i = 2.0 / chunks, .w = 2.0 / chunks, .activation = 2.0 / chunks});
     costs.chunks.back().activation += 1;
     return costs;
   };

@@ -116,8 +116,10 @@ TEST(Check, NamesRankCellAndReason) {
 
 TEST(Check, AMistypedMicroBatchIsFoundWhereItStands) {
   const std::string last = "1F0 1B0 1F1 1B1 1F2 1B2 ";
-  EXPECT_THAT(refusal("0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3\n" + last + "1F9 1B3"),
-              HasSubstr("rank 1, cell 7: 1F9 is of micro-batch 9, the highest there is, but rank 0 lacks 0F9"));
+  EXPECT_THAT(
+      refusal("0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3\n" + last + "1F9 1B3"),
+      HasSubstr(
+          "rank 1, cell 7: 1F9 is of micro-batch 9, the highest there is, but rank 0 lacks 0F9"));
   EXPECT_THAT(refusal("0F0 0F1 0B0 0B1 0F2\n" + last), HasSubstr("rank 0 lacks 0B2"));
   EXPECT_THAT(refusal("0F0 0F2 0B0 0B2\n" + last), HasSubstr("rank 0 lacks 0F1"));
   EXPECT_THROW(parse("0F2147483647", "high"), base::FormatError);
@@ -127,7 +129,8 @@ TEST(Read, NamesTheKeyAndShowsNoRawBytes) {
   EXPECT_THAT(message_of<ConfigError>([] { read("/tmp", "--check"); }),
               HasSubstr("--check: /tmp: opening failed"));
   EXPECT_THAT(message_of<ConfigError>([] { read("/none/such", "train.dist.schedule_file"); }),
-              testing::AllOf(HasSubstr("train.dist.schedule_file: /none/such"), HasSubstr("--format schedule")));
+              testing::AllOf(HasSubstr("train.dist.schedule_file: /none/such"),
+                             HasSubstr("--format schedule")));
   const std::string message =
       message_of<base::FormatError>([] { parse(std::string("\xff\xfe\0abc\x1b[m", 9), "raw"); });
   EXPECT_THAT(message, HasSubstr("'\\xff\\xfe\\x00abc\\x1b[m' is no action"));
@@ -167,13 +170,12 @@ TEST(Check, Frames) {
 }
 
 TEST(Draw, Text) {
-  EXPECT_EQ(
-      draw_text(gpipe({2, 1}), simulate(gpipe({2, 1}), {})),
-      "rank 0 | F0 .........B0---\n"
-      "rank 1 | ...F0 B0---\n"
-      "F forward, B backward; dots: idle\n"
-      "gpipe: 2 stages, 1 micro-batch, 2 chunks; makespan 6, bubble 50.0 %, own bubble 50.0 "
-      "%, peak activations [1, 1]\n");
+  EXPECT_EQ(draw_text(gpipe({2, 1}), simulate(gpipe({2, 1}), {})),
+            "rank 0 | F0 .........B0---\n"
+            "rank 1 | ...F0 B0---\n"
+            "F forward, B backward; dots: idle\n"
+            "gpipe: 2 stages, 1 micro-batch, 2 chunks; makespan 6, bubble 50.0 %, own bubble 50.0 "
+            "%, peak activations [1, 1]\n");
   const Schedule v = generate("zb-v", {1, 1});
   EXPECT_THAT(draw_text(v, simulate(v, {})),
               HasSubstr("rank 0 | 0F0 1F0 1I0 0I0 1W0 0W0\n"

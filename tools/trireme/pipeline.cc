@@ -38,7 +38,8 @@ Costs costs_of(const Options& options) {
   return {c[0], c[1], c[2], c[3]};
 }
 
-/// Flags that would have no effect beside those given are refused. `given` tells whether one is on the command line.
+/// Flags that would have no effect beside those given are refused. `given` tells whether one is on
+/// the command line.
 template <class Given>
 void check_flags(const Options& options, const Given& given) {
   const auto refuse = [&](std::initializer_list<const char*> flags, const char* why) {
@@ -54,7 +55,8 @@ void check_flags(const Options& options, const Given& given) {
            "is what the file of --check says, also for --compare; leave it out");
   }
   if (!options.file.empty() && !options.compare)
-    refuse({"--chunks", "--memory"}, "plans a schedule, but that of --check is there; leave it out");
+    refuse({"--chunks", "--memory"},
+           "plans a schedule, but that of --check is there; leave it out");
   if (options.compare) {
     refuse({"--schedule"}, "has no effect beside --compare, which shows all; leave it out");
     if (options.format != "text" && options.format != "json")
@@ -84,8 +86,7 @@ void compare(const Options& options) {
   choice.candidates.push_back(
       candidate_of(forward_only({question.ranks, question.micro_batches}), costs));
   if (own) choice.candidates.push_back(candidate_of(*own, costs));
-  if (options.format != "json")
-    return print(to_text(choice) + none + (none.empty() ? "" : "\n"));
+  if (options.format != "json") return print(to_text(choice) + none + (none.empty() ? "" : "\n"));
   base::Json rows = to_json(choice);
   for (base::Json& row : rows)
     row["costs"] = {{"f", costs.f}, {"i", costs.i}, {"w", costs.w}, {"comm", costs.comm}};

@@ -164,9 +164,13 @@ std::string miscounted(const std::string& text) {
   if (text.ends_with(" missing")) return flag + " needs a value";
   const auto number = [&](std::string_view after) {
     const size_t at = text.find(after);
-    return at == std::string::npos ? std::string() : text.substr(at + after.size(), text.find(' ', at + after.size()) - at - after.size());
+    return at == std::string::npos
+               ? std::string()
+               : text.substr(at + after.size(),
+                             text.find(' ', at + after.size()) - at - after.size());
   };
-  const std::string most = number("At Most "), least = number("At least "), given = number("received ");
+  const std::string most = number("At Most "), least = number("At least "),
+                    given = number("received ");
   if (given.empty() || (most.empty() && least.empty())) return text;
   return fmt::format("{}: {} values were given, expected at {} {}", flag, given,
                      most.empty() ? "least" : "most", most.empty() ? least : most);

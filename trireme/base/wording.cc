@@ -6,7 +6,8 @@ namespace trireme::base {
 
 namespace {
 
-/// Bytes of the UTF-8 character that `text` starts with; 0 where it starts with none, or with a control character.
+/// Bytes of the UTF-8 character that `text` starts with; 0 where it starts with none, or with a
+/// control character.
 size_t character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;

@@ -60,8 +60,7 @@ void Op::finish(std::string error) {
 
 class Endpoint::Receive : public Op, public Task {
  public:
-  Receive(std::shared_ptr<Endpoint> endpoint, void* data, int64_t bytes, int peer,
-          std::string name)
+  Receive(std::shared_ptr<Endpoint> endpoint, void* data, int64_t bytes, int peer, std::string name)
       : Op(endpoint),
         rank_(*endpoint),
         data_(static_cast<std::byte*>(data)),
@@ -113,7 +112,8 @@ class Endpoint::Send : public Op, public Task {
         message_(message),
         peer_(peer),
         name_(std::move(name)),
-        what_(fmt::format("send of {} bytes to rank {} in group '{}'", message->bytes, peer, name_)) {}
+        what_(fmt::format("send of {} bytes to rank {} in group '{}'", message->bytes, peer,
+                          name_)) {}
   std::string describe() const override { return what_; }
   std::vector<int> awaited() const override { return {peer_}; }
   void fail(const std::string& why) override { finish(what_ + why); }

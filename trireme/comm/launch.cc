@@ -183,9 +183,10 @@ class Job {
 
   bool stopped_by_signal() const { return signals_received_ > 0; }
 
-  /// Says on stderr why the job failed, the cause first: what ranks reported, each error once, and how the blamed rank
-  /// ended where it reported nothing. What only tells of a peer's loss is left out where the cause is known, and told
-  /// once, by the rank that says it shortest, where it is not.
+  /// Says on stderr why the job failed, the cause first: what ranks reported, each error once, and
+  /// how the blamed rank ended where it reported nothing. What only tells of a peer's loss is left
+  /// out where the cause is known, and told once, by the rank that says it shortest, where it is
+  /// not.
   void explain(const Failure& blamed) {
     std::map<std::string, std::vector<int>> causes, losses;
     bool told = false;
@@ -200,14 +201,16 @@ class Job {
     }
     if (!told || stopped_by_signal())
       fmt::print(stderr, "trireme: {}{}{}\n",
-                 !stopped_by_signal()  ? "first failure: "
+                 !stopped_by_signal() ? "first failure: "
                  : blamed.code <= 128 ? "stopped by a signal; "
                                       : "stopped by a signal before it could end by itself: ",
                  blamed.text(),
-                 ended_ > 0 ? fmt::format("; {} other rank{} stopped", ended_, ended_ == 1 ? " was" : "s were") : "");
+                 ended_ > 0 ? fmt::format("; {} other rank{} stopped", ended_,
+                                          ended_ == 1 ? " was" : "s were")
+                            : "");
     if (causes.empty() && blamed.code == kCommFailed && !losses.empty())
-      causes.insert(*std::ranges::min_element(
-          losses, {}, [](const auto& loss) { return loss.first.size(); }));
+      causes.insert(*std::ranges::min_element(losses, {},
+                                              [](const auto& loss) { return loss.first.size(); }));
     for (const auto& [text, ranks] : causes) print_report(text, ranks);
   }
 

@@ -146,8 +146,8 @@ class Checker {
 
   void require(const Action& action, const std::string& note, bool last = false) const {
     if (find(action)) return;
-    const std::string lacks =
-        fmt::format("rank {} lacks {}{}", schedule_.rank_of_chunk[action.chunk], to_string(action), note);
+    const std::string lacks = fmt::format(
+        "rank {} lacks {}{}", schedule_.rank_of_chunk[action.chunk], to_string(action), note);
     for (int rank = 0; last && rank < schedule_.ranks; ++rank)
       for (size_t i = 0; i < schedule_.program[rank].size(); ++i)
         if (schedule_.program[rank][i].micro_batch == action.micro_batch)

@@ -22,8 +22,9 @@ int64_t messages_of(const Schedule& schedule) {
   return sent;
 }
 
-/// How many whole stages each rank may hold within the limit, but no more than the schedule's own number, and at least
-/// one: where not even that fits, the candidate shows what it takes at the least.
+/// How many whole stages each rank may hold within the limit, but no more than the schedule's own
+/// number, and at least one: where not even that fits, the candidate shows what it takes at the
+/// least.
 std::vector<double> stages_within(double memory, const Schedule& schedule, const Costs& costs) {
   std::vector<double> held(schedule.ranks, 0), working(schedule.ranks, 0);
   for (int c = 0; c < schedule.chunks; ++c) {
@@ -117,8 +118,7 @@ Choice choose(const Question& question) {
     if (candidate.why_not.empty()) least = std::min(least, candidate.simulation.makespan);
   for (size_t i = 0; i < choice.candidates.size(); ++i) {
     const Candidate& candidate = choice.candidates[i];
-    if (!candidate.why_not.empty() ||
-        candidate.simulation.makespan > least * (1 + question.margin))
+    if (!candidate.why_not.empty() || candidate.simulation.makespan > least * (1 + question.margin))
       continue;
     if (choice.best < 0 || candidate.peak < choice.candidates[choice.best].peak * (1 - kAlike))
       choice.best = static_cast<int>(i);
@@ -130,10 +130,10 @@ std::string to_text(const Choice& choice, const Units& units) {
   const auto titled = [](std::string name, const std::string& unit) {
     return unit.empty() ? name : name + ' ' + unit;
   };
-  std::string text = fmt::format(
-      "{:<12} {:>6} {:>11} {:>7} {:>10} {:>11} {:>8}\n", "schedule", "chunks",
-      titled("makespan", units.time), "bubble", "own bubble",
-      units.memory.empty() ? "activations" : titled("peak", units.memory), "messages");
+  std::string text =
+      fmt::format("{:<12} {:>6} {:>11} {:>7} {:>10} {:>11} {:>8}\n", "schedule", "chunks",
+                  titled("makespan", units.time), "bubble", "own bubble",
+                  units.memory.empty() ? "activations" : titled("peak", units.memory), "messages");
   bool over = false;
   for (size_t i = 0; i < choice.candidates.size(); ++i) {
     const Candidate& c = choice.candidates[i];

@@ -63,11 +63,11 @@ std::string label(const Schedule& schedule, const Action& action) {
 
 std::string summary(const Schedule& schedule, const Simulation& simulation) {
   return fmt::format(
-      "{}: {}, {}, {}; makespan {:g}, bubble {:.1f} %, own bubble {:.1f} %, peak activations [{:g}]",
+      "{}: {}, {}, {}; makespan {:g}, bubble {:.1f} %, own bubble {:.1f} %, peak activations "
+      "[{:g}]",
       schedule.name, base::counted(schedule.ranks, "stage"),
-      base::counted(schedule.micro_batches, "micro-batch"),
-      base::counted(schedule.chunks, "chunk"), simulation.makespan, 100 * simulation.bubble,
-      100 * simulation.bubble_own,
+      base::counted(schedule.micro_batches, "micro-batch"), base::counted(schedule.chunks, "chunk"),
+      simulation.makespan, 100 * simulation.bubble, 100 * simulation.bubble_own,
       fmt::join(simulation.peak_activations, ", "));
 }
 

@@ -56,10 +56,10 @@ Schedule frame(std::string_view name, const Request& request) {
   const Generator& generator = find(name);
   const int chunks = request.chunks_per_rank.value_or(generator.own_chunks);
   if (request.ranks < 1 || request.micro_batches < 1 || chunks < 1)
-    throw base::ConfigError(fmt::format(
-        "schedule {}: {}, {}, {} a stage; each must be at least 1", name,
-        base::counted(request.ranks, "stage"), base::counted(request.micro_batches, "micro-batch"),
-        base::counted(chunks, "chunk")));
+    throw base::ConfigError(fmt::format("schedule {}: {}, {}, {} a stage; each must be at least 1",
+                                        name, base::counted(request.ranks, "stage"),
+                                        base::counted(request.micro_batches, "micro-batch"),
+                                        base::counted(chunks, "chunk")));
   if (const double actions = 3.0 * request.ranks * chunks * request.micro_batches;
       actions > kMostActions)
     throw base::ConfigError(fmt::format(
@@ -68,10 +68,9 @@ Schedule frame(std::string_view name, const Request& request) {
         name, base::counted(request.ranks, "stage"), base::counted(chunks, "chunk"),
         base::counted(request.micro_batches, "micro-batch"), actions, kMostActions));
   if (!takes_chunks(name, chunks))
-    throw base::ConfigError(
-        fmt::format("schedule {} has {} a stage, but {} {} asked for; use {}", name,
-                    base::counted(generator.own_chunks, "chunk"), chunks,
-                    chunks > 1 ? "were" : "was", generator.own_chunks));
+    throw base::ConfigError(fmt::format("schedule {} has {} a stage, but {} {} asked for; use {}",
+                                        name, base::counted(generator.own_chunks, "chunk"), chunks,
+                                        chunks > 1 ? "were" : "was", generator.own_chunks));
   if (!request.memory.empty() && !generator.memory)
     throw base::ConfigError(
         fmt::format("schedule {} takes no memory limit ({} was given); those that do: zb-h1, "

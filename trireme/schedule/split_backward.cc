@@ -105,8 +105,7 @@ class Player {
     while (at < order.size() &&
            (rank.done[at] || order[at].op != Op::F || order[at].chunk != rank.first_chunk))
       ++at;
-    if (at == order.size() || rank.live == memory || ready(order[at]) > now)
-      return order.size();
+    if (at == order.size() || rank.live == memory || ready(order[at]) > now) return order.size();
     int held = rank.live - static_cast<int>(rank.waiting.size()) + 1;
     for (size_t i = rank.next; i < at; ++i) {
       if (rank.done[i]) continue;
@@ -180,11 +179,10 @@ bool fits(const Schedule& order, const std::vector<int>& memory) {
 
 Schedule split_backward(const Schedule& order, const Costs& costs, const SplitOptions& options) {
   if (!fits(order, options.memory))
-    throw base::ConfigError(
-        fmt::format("schedule {}: its order needs memory for [{}] chunk activations on the ranks, "
-                    "but [{}] are allowed; allow more",
-                    order.name, fmt::join(memory_of(order), ", "),
-                    fmt::join(options.memory, ", ")));
+    throw base::ConfigError(fmt::format(
+        "schedule {}: its order needs memory for [{}] chunk activations on the ranks, "
+        "but [{}] are allowed; allow more",
+        order.name, fmt::join(memory_of(order), ", "), fmt::join(options.memory, ", ")));
   return Player(order, costs, options).play();
 }
 

@@ -49,8 +49,9 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   run.length = config::resolve_length(config, run.plan.global_batch_size, run.train_data->size());
   for (int step : config.train.trace.steps.value_or(std::vector<int>{}))
     if (step > run.length.steps)
-      throw base::ConfigError(fmt::format("train.trace.steps: step {} lies beyond the run's {}; name steps up to there",
-                                          step, run.length.steps));
+      throw base::ConfigError(
+          fmt::format("train.trace.steps: step {} lies beyond the run's {}; name steps up to there",
+                      step, run.length.steps));
   optim::learning_rate(config.train.scheduler, config.optim.lr, 0, run.length.steps);
   optim::check_groups(run.description.parameters, config.optim);
   optim::make_optimizer(config.optim);
