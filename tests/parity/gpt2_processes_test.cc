@@ -1,5 +1,9 @@
-// Cells of the parity grid with ranks as processes over shared memory: bit-equal to ranks as threads.
+// Cells of the parity grid with ranks as processes, on one host and on two: bit-equal to ranks as threads.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
 
 #include "tests/support/gpt2_cell.h"
 #include "tests/support/temporary_folder.h"
@@ -9,21 +13,47 @@
 namespace trireme::test {
 namespace {
 
-TEST(Gpt2Processes, EqualThreadsBitForBit) {
-  for (const Cell& cell : {Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .dtype = "fp32"},
-                           Cell{.dp = 1, .tp = 2, .pp = 2, .schedule = "gpipe", .sequence_parallel = true, .dtype = "fp32"},
-                           Cell{.dp = 2, .tp = 2, .pp = 1, .dtype = "fp32"}}) {
+const Cell kCells[] = {Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .dtype = "fp32"},
+                       Cell{.dp = 1, .tp = 2, .pp = 2, .schedule = "gpipe", .sequence_parallel = true, .dtype = "fp32"},
+                       Cell{.dp = 2, .tp = 2, .pp = 1, .dtype = "fp32"}};
+
+/// Runs each cell's ranks as processes, with `start` given the words of cell_rank, and compares what they came to.
+void expect_equal_to_threads(const std::function<int(const Cell&, std::vector<std::string>)>& start) {
+  for (const Cell& cell : kCells) {
     TemporaryFolder temporary;
     std::string folder = temporary.path();
     auto text = [](int value) { return std::to_string(value); };
-    int code = comm::launch_local({.nproc = cell.ranks(), .prefix = false},
-                                  {TRIREME_CELL_RANK, text(cell.dp), text(cell.tp), text(cell.pp), cell.schedule,
-                                   text(cell.zero), text(cell.sequence_parallel), folder});
+    int code = start(cell, {TRIREME_CELL_RANK, text(cell.dp), text(cell.tp), text(cell.pp), cell.schedule,
+                            text(cell.zero), text(cell.sequence_parallel), folder});
     ASSERT_EQ(code, 0) << cell.name();
     std::vector<uint64_t> threads = run_cell(cell).digests;
     for (int rank = 0; rank < cell.ranks(); ++rank)
       EXPECT_EQ(base::read_file(folder + "/" + text(rank)), std::to_string(threads[rank])) << cell.name();
   }
+}
+
+TEST(Gpt2Processes, EqualThreadsBitForBit) {
+  expect_equal_to_threads([](const Cell& cell, const std::vector<std::string>& words) {
+    return comm::launch_local({.nproc = cell.ranks(), .prefix = false}, words);
+  });
+}
+
+// Two ranks on each of what looks like two hosts, TCP between them.
+TEST(Gpt2Processes, EqualThreadsOnTwoHosts) {
+  expect_equal_to_threads([](const Cell& cell, const std::vector<std::string>& words) {
+    std::vector<std::string> command{"sh", "-c", "TRIREME_HOST=$((RANK / 2)) exec \"$0\" \"$@\""};
+    command.insert(command.end(), words.begin(), words.end());
+    return comm::launch_local({.nproc = cell.ranks(), .prefix = false}, command);
+  });
+}
+
+// The same with MPI between them.
+TEST(Gpt2Processes, EqualThreadsUnderMpirun) {
+  if (std::string(TRIREME_MPIEXEC).empty()) GTEST_SKIP() << "trireme is built without MPI";
+  expect_equal_to_threads([](const Cell&, const std::vector<std::string>& words) {
+    return std::system(
+        fmt::format("bash '{}' '{}' '{}'", TRIREME_MPIRUN, TRIREME_MPIEXEC, fmt::join(words, "' '")).c_str());
+  });
 }
 
 }  // namespace
