@@ -62,14 +62,15 @@ TEST(Sampling, RefusesValuesOutOfRange) {
 const base::Json kModel = {{"family", "gpt2"}, {"n_layer", 4}, {"n_embd", 32}, {"n_head", 4}, {"n_positions", 32},
                            {"vocab_size", 61}, {"initializer_range", 0.3}};
 
-std::vector<Continuation> continue_on(int tp, int pp, const Request& request) {
+std::vector<Continuation> continue_on(int tp, int pp, const Request& request, int dp = 1, int zero = 0) {
   std::vector<Continuation> out;
-  layout::Mesh mesh({.pp = pp, .dp = 1, .tp = tp});
+  layout::Mesh mesh({.pp = pp, .dp = dp, .tp = tp});
   dist::run_ranks(mesh.size(), [&](dist::World& world) {
     auto run = train::assemble(kModel, train::forward_placement(mesh, base::DType::f64, 1), 1, world);
     run->model->options.seed = 4;
-    train::make_parameters(*run, false, nullptr);
-    auto result = generate(*run->model, run->mesh, request);
+    train::make_parameters(*run, false, nullptr, zero);
+    auto result = generate(*run->model, run->mesh, request, run->parameters.get());
+    for (nn::Param* param : run->model->store.params()) EXPECT_EQ(param->data.defined(), zero < 3);
     if (world.rank() == world.size() - 1) out = result;
   });
   return out;
@@ -86,6 +87,11 @@ TEST(Generate, EveryLayoutGivesTheSameTokens) {
         EXPECT_EQ(other[p].new_ids, alone[p].new_ids) << "tp " << tp << " pp " << pp;
         EXPECT_EQ(other[p].new_ids.size(), 12u);
       }
+    }
+    // Data ranks that share the parameters continue the same prompts.
+    for (auto [tp, pp] : {std::pair{1, 1}, {2, 2}}) {
+      auto other = continue_on(tp, pp, request, 2, 3);
+      for (size_t p = 0; p < alone.size(); ++p) EXPECT_EQ(other[p].new_ids, alone[p].new_ids) << "ZeRO 3";
     }
     // The cache changes nothing: each token is what the whole text without it gives.
     Request again{.prompts = {{1, 2, 3}}, .max_new_tokens = 1, .sampling = {.greedy = true}};

@@ -51,32 +51,68 @@ std::vector<Cell> whole_grid() {
   std::vector<Cell> cells;
   for (const auto& [dp, tp, pp] : layouts)
     for (const char* schedule : {"gpipe", "1f1b"})
-      for (int zero : {0, 1})
+      for (int zero : {0, 1, 2, 3})
         for (bool sp : {false, true})
-          if (!sp || tp > 1)
+          if ((!sp || tp > 1) && (zero < 2 || dp > 1))
             cells.push_back({.dp = dp, .tp = tp, .pp = pp, .schedule = schedule, .zero = zero, .sequence_parallel = sp});
   return cells;
 }
 
-// The fewest cells, taken in order, in which every pair of values of two axes that occurs in the grid still meets.
-std::vector<Cell> pairwise(const std::vector<Cell>& grid) {
-  std::set<std::array<int, 4>> met;
+// Few cells in which every pair of values of two axes that occurs in the grid still meets: each next one adds the
+// most pairs.
+template <class Values>
+std::vector<Cell> pairwise(std::vector<Cell> grid, const Values& values_of) {
+  using Pair = std::array<int, 4>;
+  std::set<Pair> met;
+  const auto news = [&](const Cell& cell) {
+    const auto values = values_of(cell);
+    std::vector<Pair> pairs;
+    for (int a = 0; a < std::ssize(values); ++a)
+      for (int b = a + 1; b < std::ssize(values); ++b)
+        if (Pair pair{a, values[a], b, values[b]}; !met.contains(pair)) pairs.push_back(pair);
+    return pairs;
+  };
   std::vector<Cell> chosen;
-  for (const Cell& cell : grid) {
-    const int values[] = {cell.dp, cell.tp, cell.pp, cell.schedule == "gpipe", cell.zero, cell.sequence_parallel};
-    bool adds = false;
-    for (int a = 0; a < 6; ++a)
-      for (int b = a + 1; b < 6; ++b) adds |= met.insert({a, values[a], b, values[b]}).second;
-    if (adds) chosen.push_back(cell);
+  while (true) {
+    std::vector<Pair> most;
+    const Cell* best = nullptr;
+    for (const Cell& cell : grid)
+      if (auto pairs = news(cell); pairs.size() > most.size()) most = std::move(pairs), best = &cell;
+    if (!best) return chosen;
+    met.insert(most.begin(), most.end());
+    chosen.push_back(*best);
   }
-  return chosen;
+}
+
+std::vector<int> layout_axes(const Cell& cell) {
+  return {cell.dp, cell.tp, cell.pp, cell.schedule == "gpipe", cell.zero, cell.sequence_parallel};
+}
+
+// ZeRO's stages with all that changes when a layer runs or contributes: recompute, sequence parallel, accumulation (two
+// and seven samples: a micro-batch, or four of which a data rank lacks one) and schedules.
+std::vector<Cell> zero_grid() {
+  std::vector<Cell> cells;
+  for (int zero : {0, 1, 2, 3})
+    for (int recompute : {0, 1, 2})
+      for (const auto& [tp, sp] : {std::pair(1, false), {2, false}, {2, true}})
+        for (int64_t batch : {2, 7})
+          for (const auto& [pp, schedule] : {std::pair(1, "1f1b"), {2, "1f1b"}, {2, "interleaved"}, {2, "zb-v"}})
+            cells.push_back({.dp = 2, .tp = tp, .pp = pp, .schedule = schedule, .zero = zero,
+                             .sequence_parallel = sp, .global_batch = batch, .recompute_every = recompute == 1 ? 2 : 0,
+                             .recompute_attention = recompute == 2});
+  return cells;
+}
+
+std::vector<int> zero_axes(const Cell& cell) {
+  return {cell.zero, cell.recompute_every + cell.recompute_attention, cell.tp + cell.sequence_parallel,
+          static_cast<int>(cell.global_batch), cell.pp * 8 + (cell.schedule == "interleaved") + 2 * (cell.schedule == "zb-v")};
 }
 
 bool full_suite() { return std::getenv("TRIREME_FULL") != nullptr; }
 
 TEST(Gpt2Grid, EveryLayoutEqualsOneRank) {
   std::vector<Cell> grid = whole_grid();
-  std::vector<Cell> cells = full_suite() ? grid : pairwise(grid);
+  std::vector<Cell> cells = full_suite() ? grid : pairwise(grid, layout_axes);
   int ran = 0, refused = 0;
   for (const Cell& cell : cells) {
     try {
@@ -86,9 +122,17 @@ TEST(Gpt2Grid, EveryLayoutEqualsOneRank) {
       ++refused;
     }
   }
-  EXPECT_EQ(grid.size(), 68u);
-  EXPECT_EQ(ran, full_suite() ? 68 : 30);
+  EXPECT_EQ(grid.size(), 92u);
+  EXPECT_EQ(ran, full_suite() ? 92 : 14);
   EXPECT_EQ(refused, 0);
+}
+
+TEST(Gpt2Grid, EveryZeroStageWithRecomputeAccumulationAndSchedules) {
+  const std::vector<Cell> grid = zero_grid();
+  const std::vector<Cell> cells = full_suite() ? grid : pairwise(grid, zero_axes);
+  for (const Cell& cell : cells) EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
+  EXPECT_EQ(grid.size(), 288u);
+  EXPECT_EQ(cells.size(), full_suite() ? 288u : 16u);
 }
 
 TEST(Gpt2Grid, OtherPrecisionOptimizerHeadAndRaggedBatches) {
@@ -100,6 +144,9 @@ TEST(Gpt2Grid, OtherPrecisionOptimizerHeadAndRaggedBatches) {
                     Cell{.dp = 1, .tp = 2, .pp = 4, .sequence_parallel = true, .tied = false},
                     // A last micro-batch that one data rank lacks; fewer micro-batches than stages; 5 of 4.
                     Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .global_batch = 7},
+                    Cell{.dp = 3, .tp = 1, .pp = 1, .zero = 3, .dtype = "fp32", .global_batch = 7},
+                    Cell{.dp = 2, .tp = 2, .pp = 2, .zero = 3, .sequence_parallel = true, .dtype = "fp32", .tied = false},
+                    Cell{.dp = 3, .tp = 1, .pp = 2, .zero = 2, .optimizer = "sgd"},
                     Cell{.dp = 1, .tp = 1, .pp = 4, .global_batch = 2},
                     Cell{.dp = 1, .tp = 1, .pp = 4, .schedule = "gpipe", .global_batch = 5}}) {
     EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
@@ -112,7 +159,8 @@ TEST(Gpt2Grid, EveryOptimizer) {
   for (const char* optimizer : {"adam", "nesterov", "lion", "lamb", "adafactor", "muon"}) {
     const bool relative = std::string_view("lion adafactor").find(optimizer) != std::string_view::npos;
     const auto groups = relative ? keys : std::vector<config::ParamGroup>{};
-    for (Cell cell : {Cell{.dp = 2, .zero = 1}, Cell{.tp = 2}, Cell{.tp = 2, .pp = 2, .sequence_parallel = true}}) {
+    for (Cell cell : {Cell{.dp = 2, .zero = 1}, Cell{.dp = 2, .tp = 2, .zero = 2}, Cell{.dp = 2, .zero = 3},
+                      Cell{.tp = 2, .pp = 2, .sequence_parallel = true}}) {
       cell.optimizer = optimizer;
       cell.steps = 5;
       cell.groups = groups;
@@ -126,7 +174,8 @@ TEST(Gpt2Grid, FrozenAndScaledParameters) {
                                                   {.pattern = "*.h.[01].*", .freeze = true},
                                                   {.pattern = "*.mlp.*", .lr_scale = 0.1, .weight_decay = 0.3}};
   for (Cell cell : {Cell{.dp = 2, .pp = 2, .zero = 1}, Cell{.tp = 2, .pp = 2, .schedule = "zb-h1"},
-                    Cell{.dp = 2, .tp = 2, .zero = 1, .sequence_parallel = true}}) {
+                    Cell{.dp = 2, .tp = 2, .zero = 1, .sequence_parallel = true}, Cell{.dp = 2, .pp = 2, .zero = 2},
+                    Cell{.dp = 2, .tp = 2, .zero = 3, .sequence_parallel = true, .recompute_every = 1}}) {
     cell.groups = groups;
     EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
   }
@@ -176,17 +225,25 @@ TEST(Gpt2Grid, TheSameLayoutTwiceIsBitIdentical) {
 }
 
 TEST(Gpt2Grid, ZeroStagesGiveTheSameBits) {
-  Cell cell{.dp = 2, .tp = 1, .pp = 2, .dtype = "fp32"};
-  CellResult whole = run_cell(cell);
-  cell.zero = 1;
-  CellResult sharded = run_cell(cell);
-  for (const auto& [name, tensor] : whole.parameters) EXPECT_TRUE(tensor.equal(sharded.parameters.at(name))) << name;
+  // 0 and 1 always, and 2 and 3; all four where a parameter has one contribution a step, on data ranks alone.
+  for (Cell cell : {Cell{.dp = 2, .pp = 2, .dtype = "fp32"}, Cell{.dp = 2, .dtype = "fp32", .tied = false, .global_batch = 2}}) {
+    const bool all = cell.global_batch == 2;
+    std::vector<CellResult> results;
+    for (int zero : {0, 1, 2, 3}) {
+      cell.zero = zero;
+      results.push_back(run_cell(cell));
+    }
+    for (const auto& [first, second] : {std::pair(0, 1), {2, 3}, {all ? 0 : 2, 2}})
+      for (const auto& [name, tensor] : results[first].parameters)
+        EXPECT_TRUE(tensor.equal(results[second].parameters.at(name))) << name << " of ZeRO " << first << " and " << second;
+  }
 }
 
 TEST(Gpt2Grid, NoticesPlantedFaults) {
   Cell cell{.dp = 2, .tp = 1, .pp = 2};
   for (Fault fault : {Fault::dropped_reduce, Fault::doubled_tie, Fault::wrong_loss_scale, Fault::swapped_micro_batches,
-                      Fault::shifted_dropout}) {
+                      Fault::shifted_dropout, Fault::dropped_scatter, Fault::stale_gather}) {
+    cell.zero = fault == Fault::dropped_scatter ? 2 : fault == Fault::stale_gather ? 3 : 0;
     std::string found;
     try {
       found = difference(cell, run_cell(cell, fault));

@@ -13,6 +13,7 @@
 #include "trireme/base/philox.h"
 #include "trireme/dist/world.h"
 #include "trireme/optim/groups.h"
+#include "trireme/optim/param_gather.h"
 #include "trireme/optim/sharded_optimizer.h"
 
 namespace trireme::optim {
@@ -79,11 +80,14 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
       if (layout::holds(spec, mesh.coord.pp))
         store.declare(spec, layout::local_slice(spec, mesh_shape, mesh.coord));
     freeze(store, options.optim);
-    store.materialize(11, true, {}, options.bucket_bytes);
+    store.materialize(11, true, {}, options.bucket_bytes,
+                      nn::zero_sharding(options.zero_stage, sizes.dp, mesh.coord.dp));
+    ParamGather gather(mesh, store);
     ShardedOptimizer optimizer(world, mesh, store, options.optim, options.zero_stage);
     for (int step = 0; step < 3; ++step) {
       store.begin_step(1);
       optimizer.sync().begin();
+      optimizer.sync().before(0);
       for (nn::Param* param : store.params()) {
         if (param->frozen) continue;
         const auto& where = param->spec.layout;
@@ -100,8 +104,10 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
         if (world.rank() == poison_rank && param->spec.name == "h.1.mlp.bias")
           param->grad.fill_(std::numeric_limits<double>::quiet_NaN());
         param->contributions = 1;
-        if (options.hooks) optimizer.sync().landed();
+        param->grad_begun = true;
+        if (options.hooks && options.zero_stage < 2) optimizer.sync().landed();
       }
+      if (options.zero_stage >= 2) optimizer.sync().after(0);
       double norm = optimizer.step(0.01).grad_norm;
       std::lock_guard lock(mutex);
       if (run.norms.size() == static_cast<size_t>(step)) run.norms.push_back(norm);
@@ -109,6 +115,7 @@ Outcome train(const Coord& sizes, const Options& options, int poison_rank = -1) 
     }
     EXPECT_EQ(optimizer.steps_taken(), 3);
     optimizer.sync().gather();
+    gather.gather_all();
     std::lock_guard lock(mutex);
     auto place = [](std::map<std::string, at::Tensor>& into, const std::string& name,
                     const layout::Slice& slice, const layout::Shape& shape, layout::Range flat,
@@ -173,7 +180,7 @@ TEST(ShardedOptimizer, EveryMeshStepsAsOneRank) {
     const Outcome one = train({1, 1, 1}, {.optim = optim});
     for (const Coord& sizes :
          {Coord{1, 3, 1}, Coord{1, 1, 2}, Coord{2, 1, 1}, Coord{2, 2, 2}, Coord{3, 1, 2}}) {
-      for (int zero : {0, 1}) {
+      for (int zero : {0, 1, 2, 3}) {
         const Outcome many = train(sizes, {.zero_stage = zero, .optim = optim});
         for (size_t step = 0; step < 3; ++step)
           EXPECT_NEAR(many.norms[step], one.norms[step], 1e-12 * one.norms[step]);
@@ -193,15 +200,14 @@ TEST(ShardedOptimizer, EveryRuleStepsAsOneRank) {
     optim.name = name;
     const Outcome one = train({1, 1, 1}, {.optim = optim});
     for (const Coord& sizes : kMeshes) {
-      for (int zero : {0, 1}) {
-        for (int64_t bucket_bytes : {int64_t{100}, int64_t{25} << 20}) {
-          SCOPED_TRACE(fmt::format("{} on {} x {} x {}, ZeRO {}, buckets of {}", name, sizes.pp,
-                                   sizes.dp, sizes.tp, zero, bucket_bytes));
-          const Outcome many =
-              train(sizes, {.zero_stage = zero, .bucket_bytes = bucket_bytes, .optim = optim});
-          expect_close(many.params, one.params, 1e-12);
-          expect_close(many.states, one.states, 1e-12);
-        }
+      for (const auto& [zero, bucket_bytes] :
+           {std::pair(0, int64_t{25} << 20), {1, 100}, {1, 25 << 20}, {2, 100}, {3, 25 << 20}}) {
+        SCOPED_TRACE(fmt::format("{} on {} x {} x {}, ZeRO {}, buckets of {}", name, sizes.pp,
+                                 sizes.dp, sizes.tp, zero, bucket_bytes));
+        const Outcome many =
+            train(sizes, {.zero_stage = zero, .bucket_bytes = bucket_bytes, .optim = optim});
+        expect_close(many.params, one.params, 1e-12);
+        expect_close(many.states, one.states, 1e-12);
       }
     }
   }
@@ -239,7 +245,7 @@ TEST(ShardedOptimizer, GroupsFreezeAndScale) {
       EXPECT_TRUE(at::equal(one.params.at(parameter), first.params.at(parameter))) << parameter;
     EXPECT_FALSE(at::equal(one.params.at("h.0.attn.weight"), first.params.at("h.0.attn.weight")));
     for (const Coord& sizes : kMeshes) {
-      for (int zero : {0, 1}) {
+      for (int zero : {0, 1, 2, 3}) {
         const Outcome many = train(sizes, {.zero_stage = zero, .hooks = true, .optim = optim});
         expect_close(many.params, one.params, 1e-12);
         expect_close(many.states, one.states, 1e-12);
@@ -267,7 +273,7 @@ TEST(ShardedOptimizer, ClipsValuesBeforeTheNorm) {
     const Outcome one = train({1, 1, 1}, {.optim = optim});
     EXPECT_EQ(one.norms[0], free.norms[0]) << "the norm is that of the gradients as they came";
     for (const Coord& sizes : kMeshes)
-      for (int zero : {0, 1})
+      for (int zero : {0, 1, 2, 3})
         expect_close(train(sizes, {.zero_stage = zero, .optim = optim}).params, one.params, 1e-12);
   }
 }
@@ -279,20 +285,26 @@ TEST(ShardedOptimizer, ZeroStagesGiveTheSameBits) {
                       .bucket_bytes = bucket_bytes,
                       .hooks = hooks,
                       .optim = kClipped};
-      const Outcome whole = train({2, 3, 1}, options);
-      options.zero_stage = 1;
-      const Outcome sharded = train({2, 3, 1}, options);
-      EXPECT_EQ(whole.norms, sharded.norms);
-      for (const auto& [name, tensor] : whole.params)
-        EXPECT_TRUE(at::equal(tensor, sharded.params.at(name))) << name;
-      for (const auto& [name, tensor] : sharded.states)
-        EXPECT_TRUE(at::equal(tensor, whole.states.at(name))) << name;
+      // From 2 on sums run in the same order where data ranks alone replicate.
+      for (const auto& [sizes, last] : {std::pair(Coord{2, 3, 1}, 1), {Coord{1, 3, 1}, 3}}) {
+        options.zero_stage = 0;
+        const Outcome whole = train(sizes, options);
+        for (options.zero_stage = 1; options.zero_stage <= last; ++options.zero_stage) {
+          const Outcome sharded = train(sizes, options);
+          // The norm's sums end where shards do, and these lie elsewhere where buckets are those of layers.
+          for (size_t i = 0; i < 3; ++i) EXPECT_EQ(whole.norms[i], sharded.norms[i]);
+          for (const auto& [name, tensor] : whole.params)
+            EXPECT_TRUE(at::equal(tensor, sharded.params.at(name))) << name;
+          for (const auto& [name, tensor] : sharded.states)
+            EXPECT_TRUE(at::equal(tensor, whole.states.at(name))) << name;
+        }
+      }
     }
   }
 }
 
 TEST(ShardedOptimizer, NamesTheGradientThatIsNotFinite) {
-  for (int zero : {0, 1}) {
+  for (int zero : {0, 1, 2, 3}) {
     try {
       train({2, 2, 1}, {.zero_stage = zero, .optim = kClipped}, 2);
       FAIL() << "a NaN went through";
@@ -303,7 +315,7 @@ TEST(ShardedOptimizer, NamesTheGradientThatIsNotFinite) {
 }
 
 TEST(ShardedOptimizer, RefusesZeroStagesThatAreNotThere) {
-  EXPECT_THROW(train({1, 1, 1}, {.zero_stage = 2}), base::ConfigError);
+  EXPECT_THROW(train({1, 1, 1}, {.zero_stage = 4}), base::ConfigError);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/layout/stage_manager.h"
 #include "trireme/optim/grad_sync.h"
+#include "trireme/optim/param_gather.h"
 
 namespace trireme::pipeline::testing {
 namespace {
@@ -240,29 +241,48 @@ TEST(Pipeline, ForwardOnlyKeepsNothingAndReturnsOutputs) {
 }
 
 struct Overlap : StepObserver {
-  explicit Overlap(optim::GradSync& sync) : sync(sync) {}
-  void contributions_landed() override { sync.landed(); }
+  Overlap(optim::GradSync& sync, optim::ParamGather& parameters)
+      : sync(sync), parameters(parameters) {}
+  void before_layer(int layer, Pass pass) override {
+    parameters.before_layer(layer, pass);
+    if (contributes(pass)) sync.before(layer);
+  }
+  void after_layer(int layer, Pass pass) override {
+    if (contributes(pass)) sync.after(layer);
+  }
+  void end_step() override { parameters.end_step(); }
   optim::GradSync& sync;
+  optim::ParamGather& parameters;
 };
 
 TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
-  // The second data-parallel rank has no rows, so nothing lands on it; the tie crosses stages.
+  // The second data-parallel rank has no rows, so nothing lands on it; the tie crosses stages. What is sharded is
+  // gathered and exchanged layer by layer, whether a rank has rows or not.
   auto batches = make_batches(3, 2), none = make_batches(3, 0);
   const Outcome one = run({.schedule = one_rank(3)}, {batches});
-  for (int p : {1, 2}) {
-    const Schedule schedule = generate("1f1b", {p, 3, 1});
-    dist::run_ranks(2 * p, [&](dist::World& world) {
+  for (const auto& [p, name, zero] :
+       {std::tuple(1, "1f1b", 0), {2, "1f1b", 0}, {1, "1f1b", 2}, {2, "1f1b", 2}, {2, "zb-h1", 2},
+        {1, "1f1b", 3}, {1, "gpipe", 3}, {2, "zb-h1", 3}}) {
+    SCOPED_TRACE(fmt::format("{} stages, {}, ZeRO {}", p, name, zero));
+    const Schedule schedule = generate(name, {p, 3, 1});
+    dist::run_ranks(2 * p, [&, p = p, zero = zero](dist::World& world) {
       dist::DeviceMesh mesh(world, layout::Mesh({.pp = p, .dp = 2, .tp = 1}));
       auto model = nn::build_model(chain(), mesh, {.dtype = base::DType::f64},
                                    layout::distribute_layers(8, p), schedule.rank_of_chunk);
-      model->store.materialize(3, true, {}, 1);
-      optim::GradSync sync(world, mesh, model->store, 0);
-      Overlap overlap(sync);
+      model->store.materialize(3, true, {}, 1, nn::zero_sharding(zero, 2, mesh.coord.dp));
+      optim::GradSync sync(world, mesh, model->store, zero);
+      optim::ParamGather parameters(mesh, model->store);
+      Overlap overlap(sync, parameters);
       Executor executor(schedule, *model, mesh, {}, &overlap);
       for (int step = 0; step < 2; ++step) {
         sync.begin();
         executor.run(mesh.coord.dp == 0 ? batches : none, {.seed = 5, .step = 2}, nn::Mode::train);
         sync.finish();
+        for (nn::Param* param : model->store.params()) {
+          EXPECT_EQ(param->grad.defined(), zero < 2) << param->spec.name;
+          EXPECT_EQ(param->data.defined(), zero < 3) << param->spec.name;
+        }
+        sync.gather();
         Gradients held, expected;
         for (nn::Param* param : model->store.params()) {
           held[param->spec.name] = param->grad;
@@ -277,9 +297,12 @@ TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
 struct Recorder : StepObserver {
   std::vector<std::string> events;
   void before_layer(int layer, Pass pass) override {
-    events.push_back(fmt::format("{}{}", pass == Pass::forward ? 'f' : 'b', layer));
+    events.push_back(fmt::format("{}{}", "fbiw"[static_cast<int>(pass)], layer));
   }
-  void contributions_landed() override { events.push_back("+"); }
+  void after_layer(int, Pass pass) override {
+    if (contributes(pass)) events.push_back("+");
+  }
+  void end_step() override { events.push_back("."); }
 };
 
 TEST(Pipeline, ObserversSeeLayersAndContributions) {
@@ -287,12 +310,19 @@ TEST(Pipeline, ObserversSeeLayersAndContributions) {
   auto model = nn::build_model(chain({.blocks = 2, .tied = false}), mesh,
                                {.dtype = base::DType::f64}, {2}, {0});
   model->store.materialize(3, true);
-  for (const auto& [program, events] : {std::pair("0F0 0B0", "f0 f1 f2 f3 b3 + b2 + b1 + b0 + "),
-                                        std::pair("0F0 0I0 0W0", "f0 f1 f2 f3 b3 b2 b1 b0 + ")}) {
+  for (const auto& [program, events] : {std::pair("0F0 0B0", "f0 f1 f2 f3 b3 + b2 + b1 + b0 + . "),
+                                        std::pair("0F0 0I0 0W0",
+                                                  "f0 f1 f2 f3 i3 i2 i1 i0 w3 + w2 + w1 + w0 + . ")}) {
     Recorder recorder;
     Executor executor(schedule::parse(program, "own"), *model, mesh, {}, &recorder);
     executor.run(make_batches(1, 2), {}, nn::Mode::train);
     std::string text;
+    for (const std::string& event : recorder.events) text += event + " ";
+    EXPECT_EQ(text, events);
+    // A rank that lacks the micro-batch is told of the same.
+    recorder.events.clear();
+    executor.run(make_batches(1, 0), {}, nn::Mode::train);
+    text.clear();
     for (const std::string& event : recorder.events) text += event + " ";
     EXPECT_EQ(text, events);
   }
@@ -312,7 +342,8 @@ Outcome stepped(const Schedule& schedule, const std::vector<nn::Batch>& batches,
                         layout::distribute_layers(8, schedule.chunks), schedule.rank_of_chunk);
     model->store.materialize(3, true);
     optim::GradSync sync(world, mesh, model->store, 0);
-    Overlap overlap(sync);
+    optim::ParamGather parameters(mesh, model->store);
+    Overlap overlap(sync, parameters);
     Executor executor(schedule, *model, mesh, {}, &overlap);
     sync.begin();
     Step step = executor.begin(batches, {.seed = 5, .step = 2}, {.outputs = true});

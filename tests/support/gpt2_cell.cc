@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <bit>
+#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
@@ -61,6 +62,34 @@ void plant_before(Fault fault, const dist::DeviceMesh& mesh, std::vector<nn::Bat
     for (nn::Batch& batch : batches) batch.samples = batch.samples + 1;
 }
 
+// The run's observer with a fault in its second layer.
+class Saboteur : public pipeline::StepObserver {
+ public:
+  Saboteur(pipeline::StepObserver& inner, nn::ParamStore& store, Fault fault) : inner_(inner), store_(store), fault_(fault) {}
+  void before_layer(int layer, pipeline::Pass pass) override {
+    inner_.before_layer(layer, pass);
+    if (layer != 1 || fault_ != Fault::stale_gather) return;
+    for (nn::Bucket* bucket : store_.buckets_of(layer)) {
+      auto [first, added] = first_.try_emplace(bucket);
+      if (added) first->second = bucket->data.clone();
+      bucket->data.copy_(first->second);
+    }
+  }
+  void after_layer(int layer, pipeline::Pass pass) override {
+    if (layer == 1 && fault_ == Fault::dropped_scatter && pipeline::contributes(pass) && ++passes_ == 2)
+      for (nn::Bucket* bucket : store_.buckets_of(layer)) bucket->grad.zero_();
+    inner_.after_layer(layer, pass);
+  }
+  void end_step() override { inner_.end_step(); }
+
+ private:
+  pipeline::StepObserver& inner_;
+  nn::ParamStore& store_;
+  Fault fault_;
+  int passes_ = 0;
+  std::map<nn::Bucket*, at::Tensor> first_;
+};
+
 uint64_t digest_of(uint64_t digest, const at::Tensor& tensor) {
   at::Tensor bytes = tensor.contiguous();
   return base::hash_combine(digest, base::hash_bytes(bytes.data_ptr(), bytes.nbytes()));
@@ -71,7 +100,7 @@ uint64_t digest_of(uint64_t digest, const at::Tensor& tensor) {
 std::string Cell::name() const {
   return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}{}{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
                      dtype, optimizer, tied ? "" : " untied", global_batch,
-                     recompute_every ? fmt::format(" recompute{}", recompute_every) : "",
+                     recompute_every ? fmt::format(" recompute{}", recompute_every) : recompute_attention ? " selective" : "",
                      (steps == 3 ? "" : fmt::format(" {} steps", steps)) +
                          (groups.empty() ? "" : fmt::format(" {} groups from {}", groups.size(), groups[0].pattern)));
 }
@@ -93,10 +122,11 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   if (options.name == "sgd") options.momentum = 0.9;
   options.clip_grad_max_norm = 1.0;
   optim::freeze(run->model->store, options);
-  train::make_parameters(*run, true, nullptr);
+  train::make_parameters(*run, true, nullptr, cell.zero);
   nn::ParamStore& store = run->model->store;
   optim::ShardedOptimizer optimizer(world, run->mesh, store, options, cell.zero);
-  train::OverlappedSync overlap(optimizer.sync());
+  train::OverlappedSync overlap(optimizer.sync(), run->parameters.get());
+  Saboteur saboteur(overlap, store, fault);
   // A planted fault in the exchange needs it apart from the backward pass.
   bool apart = fault == Fault::dropped_reduce || fault == Fault::doubled_tie;
   if (fault == Fault::wrong_loss_scale && run->mesh.coord.dp == 1) {
@@ -104,7 +134,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
     run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch); };
   }
   pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every, .recompute_attention = cell.recompute_attention},
-                              apart ? nullptr : &overlap);
+                              apart ? nullptr : &saboteur);
 
   RankResult result;
   uint64_t digest = 0;
@@ -128,6 +158,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
       }
     }
   }
+  run->parameters->gather_all();
   for (nn::Param* p : store.params()) {
     if (parameters) parameters->add(p->spec.name, *p, p->data);
     digest = digest_of(digest, p->data);

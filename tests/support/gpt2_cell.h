@@ -12,7 +12,11 @@
 namespace trireme::test {
 
 /// Mistakes that a grid must notice, made in the test's own code around the library.
-enum class Fault { none, dropped_reduce, doubled_tie, wrong_loss_scale, swapped_micro_batches, shifted_dropout };
+enum class Fault {
+  none, dropped_reduce, doubled_tie, wrong_loss_scale, swapped_micro_batches, shifted_dropout,
+  dropped_scatter,  // ZeRO 2 and 3: a layer's gradients of one micro-batch
+  stale_gather,     // ZeRO 3: a layer's parameters stay those of the first step
+};
 
 struct Cell {
   int dp = 1, tp = 1, pp = 1;

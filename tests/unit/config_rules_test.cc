@@ -168,11 +168,7 @@ TEST(Unsupported, IsRefusedWhenSwitchedOn) {
               HasSubstr("train.amp: bf16 mixed precision is not supported yet"));
   EXPECT_THAT(refusal("train.amp.enabled=true"), HasSubstr("train.amp"));
   EXPECT_THAT(refusal("train.checkpointer.async=true"), HasSubstr("set it to false"));
-  EXPECT_THAT(refusal("train.zero_optimization.stage=2"),
-              HasSubstr("train.zero_optimization.stage: 2"));
-  EXPECT_THAT(refusal("train.zero_optimization={stage: 3, enabled: true}"),
-              HasSubstr("use 0 or 1"));
-  EXPECT_EQ(refusal("train.zero_optimization={stage: 3, enabled: false}"), "no error");
+  EXPECT_EQ(refusal("train.zero_optimization.stage=3"), "no error");
   EXPECT_EQ(refusal("train.activation_checkpoint={enabled: true, every: 2}"), "no error");
 }
 

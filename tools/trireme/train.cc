@@ -122,7 +122,7 @@ int eval_main(const EvalFlags& flags) {
   auto dataset = train::open_data(config, config.data.valid, false, vocab_size);
   return run_processes(flags.ranks, config.train.dist.timeout_s, [&](dist::World& world) {
     auto assembly = train::assemble(tree, placement, config.data.seq_length, world);
-    train::make_parameters(*assembly, false, &checkpoint);
+    train::make_parameters(*assembly, false, &checkpoint, config.train.zero_optimization.effective_stage());
     train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_samples,
                                               config.train.evaluation.metrics).run();
     if (world.rank() != 0) return;

@@ -158,9 +158,6 @@ void check_supported(const RunConfig& config) {
     refuse("train.checkpointer.async", "writing checkpoints while training goes on",
            "set it to false; training then waits for the files");
   }
-  if (int stage = train.zero_optimization.effective_stage(); stage > 1) {
-    refuse("train.zero_optimization.stage", stage, "use 0 or 1");
-  }
 }
 
 Degrees resolve_degrees(const Dist& dist, int ranks) {

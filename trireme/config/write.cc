@@ -220,8 +220,8 @@ std::string reference() {
       "  feature on; the last file or override that speaks of it decides.\n"
       "- A run writes the resolved file to `output_dir/config.yaml`; training with it repeats the "
       "run.\n"
-      "- In the schema, but refused when switched on until they are built: `train.amp`,\n"
-      "  `train.checkpointer.async`, ZeRO stages 2 and 3.\n";
+      "- In the schema, but refused when switched on until they are built: `train.amp`, "
+      "`train.checkpointer.async`.\n";
   describe_section<RunConfig>(out, "", "The sections of the file");
   return out;
 }

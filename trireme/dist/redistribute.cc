@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/allocator.h"
 
 namespace trireme::dist {
 
@@ -205,6 +206,14 @@ bool can_redistribute(Sbp from, Sbp to) {
   // A split comes from the whole gradient's owner and goes anywhere but to a partial value.
   if (from.is_split() && partial(to)) return false;
   return true;
+}
+
+at::Tensor shared_empty(const comm::Comm& comm, int64_t count, at::ScalarType type) {
+  const int64_t bytes = count * static_cast<int64_t>(c10::elementSize(type));
+  comm::SharedBuffer buffer = comm.alloc(static_cast<size_t>(bytes));
+  return at::from_blob(
+      buffer.data(), {count}, [buffer, counted = kernels::count_memory(bytes)](void*) {},
+      at::TensorOptions(type));
 }
 
 at::Tensor redistribute(const at::Tensor& tensor, const comm::Comm& comm, Sbp from, Sbp to, int64_t global_size) {

@@ -12,6 +12,10 @@ namespace trireme::dist {
 base::DType dtype_of(const at::Tensor& tensor);
 at::ScalarType scalar_type(base::DType dtype);
 
+/// Flat memory that the host's other ranks can read where the backend shares memory, so that they reduce and gather it
+/// without copies; it holds anything. Local.
+at::Tensor shared_empty(const comm::Comm& comm, int64_t count, at::ScalarType type);
+
 /// Collective over `comm` unless the two places need no communication. `global_size` is the size of the split
 /// dimension over all ranks (needed where it does not divide evenly; -1: local size x ranks). Throws InternalError
 /// for a change that the table does not hold.

@@ -44,10 +44,29 @@ void check(const Request& request, const nn::ModelDef& def) {
   }
 }
 
+// What every pass needs.
+struct Runner {
+  nn::Model& model;
+  const dist::DeviceMesh& mesh;
+  pipeline::StepObserver* observer;
+  nn::State run(nn::State state, const nn::Context& context) const;
+};
+
+nn::State Runner::run(nn::State state, const nn::Context& context) const {
+  for (size_t i = 0; i < model.chunks[0].size(); ++i) {
+    const int layer = model.layer_indices[0][i];
+    if (observer) observer->before_layer(layer, pipeline::Pass::forward);
+    state = model.chunks[0][i]->forward(std::move(state), context);
+    if (observer) observer->after_layer(layer, pipeline::Pass::forward);
+  }
+  return state;
+}
+
 // One pass of `ids` [rows, seq] through all stages; the logits of the last position on every rank
 // of the last stage.
-at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Tensor& ids,
-                   nn::KvCache& cache) {
+at::Tensor forward(const Runner& runner, const at::Tensor& ids, nn::KvCache& cache) {
+  nn::Model& model = runner.model;
+  const dist::DeviceMesh& mesh = runner.mesh;
   nn::Batch batch;
   batch.tensors.set("input_ids", ids);
   batch.rows = ids.size(0);
@@ -65,7 +84,7 @@ at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Ten
       state.set(spec.name, tensor);
     }
   }
-  for (auto& layer : model.chunks[0]) state = layer->forward(std::move(state), context);
+  state = runner.run(std::move(state), context);
   cache.seen += batch.seq;
   if (stage == last)
     return dist::all_gather(state.at("logits").select(1, -1), mesh.tp, 1, model.def.vocab_size);
@@ -77,8 +96,9 @@ at::Tensor forward(nn::Model& model, const dist::DeviceMesh& mesh, const at::Ten
 }
 
 // Continues prompts of one length together.
-void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request,
-                   const std::vector<int64_t>& rows, std::vector<Continuation>& out) {
+void continue_rows(const Runner& runner, const Request& request, const std::vector<int64_t>& rows,
+                   std::vector<Continuation>& out) {
+  const dist::DeviceMesh& mesh = runner.mesh;
   int last = mesh.mesh.size(layout::Axis::pp) - 1;
   std::vector<std::vector<int64_t>> ids;
   for (int64_t row : rows) ids.push_back(request.prompts[row]);
@@ -87,7 +107,7 @@ void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request
   for (int64_t r = 0; r < count; ++r) input[r].copy_(at::tensor(ids[r], at::kLong));
   nn::KvCache cache;
   for (int64_t step = 0; step < request.max_new_tokens; ++step) {
-    at::Tensor logits = forward(model, mesh, input, cache);
+    at::Tensor logits = forward(runner, input, cache);
     input = at::zeros({count, 1}, at::kLong);
     auto* chosen = input.data_ptr<int64_t>();
     if (mesh.coord.pp == last)
@@ -112,7 +132,8 @@ void continue_rows(nn::Model& model, const dist::DeviceMesh& mesh, const Request
 }
 
 // Continues one prompt by beam search. The last stage searches; the others follow its orders.
-Continuation search_beams(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request, int64_t row) {
+Continuation search_beams(const Runner& runner, const Request& request, int64_t row) {
+  const dist::DeviceMesh& mesh = runner.mesh;
   const int last = mesh.mesh.size(layout::Axis::pp) - 1;
   const int64_t beams = request.beams.count;
   auto tell = [&](std::vector<int64_t>& orders) {
@@ -124,7 +145,7 @@ Continuation search_beams(nn::Model& model, const dist::DeviceMesh& mesh, const 
   // Number of running sequences (0: done), for each its parent and its new token.
   std::vector<int64_t> orders(1 + 2 * beams);
   while (true) {
-    at::Tensor logits = forward(model, mesh, input, cache);
+    at::Tensor logits = forward(runner, input, cache);
     if (mesh.coord.pp == last) {
       at::Tensor log_probs = logits.to(at::kDouble).log_softmax(-1);
       for (int64_t r = 0; r < log_probs.size(0); ++r)
@@ -160,18 +181,21 @@ Continuation search_beams(nn::Model& model, const dist::DeviceMesh& mesh, const 
 }  // namespace
 
 std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh,
-                                   const Request& request) {
+                                   const Request& request, pipeline::StepObserver* observer) {
   check(request, model.def);
   at::NoGradGuard no_grad;
+  const Runner runner{model, mesh, observer};
   std::vector<Continuation> out(request.prompts.size());
   if (request.beams.count > 1) {
-    for (size_t p = 0; p < out.size(); ++p) out[p] = search_beams(model, mesh, request, static_cast<int64_t>(p));
-    return out;
+    for (size_t p = 0; p < out.size(); ++p)
+      out[p] = search_beams(runner, request, static_cast<int64_t>(p));
+  } else {
+    std::map<size_t, std::vector<int64_t>> by_length;
+    for (size_t p = 0; p < request.prompts.size(); ++p)
+      by_length[request.prompts[p].size()].push_back(p);
+    for (const auto& [length, rows] : by_length) continue_rows(runner, request, rows, out);
   }
-  std::map<size_t, std::vector<int64_t>> by_length;
-  for (size_t p = 0; p < request.prompts.size(); ++p)
-    by_length[request.prompts[p].size()].push_back(p);
-  for (const auto& [length, rows] : by_length) continue_rows(model, mesh, request, rows, out);
+  if (observer) observer->end_step();
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include "trireme/generate/beams.h"
 #include "trireme/generate/sampling.h"
 #include "trireme/nn/builder.h"
+#include "trireme/pipeline/observer.h"
 
 namespace trireme::generate {
 
@@ -27,7 +28,9 @@ struct Continuation {
 };
 
 /// Collective over the mesh; every rank returns the same. ConfigError for an empty prompt, an id outside the
-/// vocabulary, or a length that exceeds the model's positions. The model needs no gradients.
-std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request);
+/// vocabulary, or a length that exceeds the model's positions. The model needs no gradients. `observer` (may be null)
+/// hears of each layer that runs: with ZeRO 3 it gathers parameters, and all data ranks must continue the same prompts.
+std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request,
+                                   pipeline::StepObserver* observer = nullptr);
 
 }  // namespace trireme::generate

@@ -193,6 +193,17 @@ void tag_memory(int rank) {
   tagged = allocator().of_rank(rank);
 }
 
+std::shared_ptr<void> count_memory(int64_t bytes) {
+  Counters* process = &allocator().process();
+  Counters* rank = tagged;
+  process->add(bytes);
+  if (rank != nullptr) rank->add(bytes);
+  return {rank, [=](void*) {
+            process->live.fetch_sub(bytes, std::memory_order_relaxed);
+            if (rank != nullptr) rank->live.fetch_sub(bytes, std::memory_order_relaxed);
+          }};
+}
+
 void reset_peak() {
   counters().peak.store(counters().live.load());
 }

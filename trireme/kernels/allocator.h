@@ -3,6 +3,7 @@
 // of a CPU training step in page faults; here freed blocks are kept by size class and reused.
 
 #include <cstdint>
+#include <memory>
 
 namespace trireme::kernels {
 
@@ -19,6 +20,8 @@ struct MemoryCounters {
 MemoryCounters memory_counters();
 /// Blocks that this thread allocates from now on count for `rank`.
 void tag_memory(int rank);
+/// Counts bytes that this thread's rank took elsewhere (shared memory) until the token goes.
+std::shared_ptr<void> count_memory(int64_t bytes);
 /// Sets the peak of this thread's rank to what is live now.
 void reset_peak();
 /// Gives cached free blocks back to the system.

@@ -1,5 +1,7 @@
 #include "trireme/layout/sbp.h"
 
+#include <algorithm>
+
 #include <charconv>
 
 #include "trireme/base/error.h"
@@ -28,6 +30,11 @@ Sbp sbp_from_string(const std::string& text) {
   }
   throw base::FormatError(fmt::format(
       "'{}' is no placement; expected invariant, replicated, partial or split(DIM)", text));
+}
+
+Range intersect(Range a, Range b) {
+  const int64_t begin = std::clamp(b.begin, a.begin, a.end);
+  return {begin, std::clamp(b.end, begin, a.end)};
 }
 
 Range split_range(int64_t size, int parts, int index) {

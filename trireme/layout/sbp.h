@@ -39,6 +39,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+/// What is of both; within `a` also where nothing is left.
+Range intersect(Range a, Range b);
+
 /// The part of [0, size) that `index` of `parts` holds: the first size % parts hold one more.
 Range split_range(int64_t size, int parts, int index);
 /// Sizes of all parts, in order.

@@ -36,7 +36,7 @@ Param* Builder::param(const std::string& name, const layout::Shape& shape, layou
                          .fused = std::move(fused),
                          .granularity = granularity};
   if (auto it = stages_of_param_->find(spec.name); it != stages_of_param_->end()) spec.layout.stages = it->second;
-  return store_->declare(spec, layout::local_slice(spec, mesh_->mesh, mesh_->coord));
+  return store_->declare(spec, layout::local_slice(spec, mesh_->mesh, mesh_->coord), layer_index_);
 }
 
 Sbp Builder::stream_param() const { return stream().is_split() ? Sbp::replicated() : Sbp::invariant(); }

@@ -18,15 +18,18 @@ using layout::Init;
 // Flat offsets are multiples of a cache line, so that vector kernels see aligned parameters.
 constexpr int64_t kAlignment = 16;
 
-at::ScalarType gradient_type(base::DType dtype) {
-  return dtype == base::DType::f64 ? at::kDouble : at::kFloat;
-}
-
 bool same_sync(const Bucket& bucket, const Param& param) {
   return bucket.stages == param.spec.layout.stages &&
          bucket.replicated_on_tp == param.spec.layout.tp.is_replicated() &&
          bucket.params.front()->spec.dtype == param.spec.dtype &&
          bucket.params.front()->frozen == param.frozen;
+}
+
+// Views of a whole flat buffer as the bucket's parameters, or nothing.
+at::Tensor view(const Bucket& bucket, size_t index, const at::Tensor& whole) {
+  if (!whole.defined()) return {};
+  const layout::Slice& slice = bucket.params[index]->slice;
+  return whole.narrow(0, bucket.offsets[index], slice.count()).view(slice.shape());
 }
 
 template <class T>
@@ -66,7 +69,29 @@ void initialize(Param& param, uint64_t seed) {
   }
 }
 
-Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice) {
+at::ScalarType wide_type(base::DType dtype) {
+  return dtype == base::DType::f64 ? at::kDouble : at::kFloat;
+}
+
+Sharding zero_sharding(int stage, int ranks, int rank) {
+  if (ranks == 1) return {};
+  return {.gradients = stage >= 2, .parameters = stage >= 3, .ranks = ranks, .rank = rank};
+}
+
+void Bucket::set_data(at::Tensor whole) {
+  data = std::move(whole);
+  for (size_t i = 0; i < params.size(); ++i) params[i]->data = view(*this, i, data);
+}
+
+void Bucket::set_grad(at::Tensor whole) {
+  grad = std::move(whole);
+  for (size_t i = 0; i < params.size(); ++i) {
+    params[i]->grad = view(*this, i, grad);
+    params[i]->grad_begun = false;
+  }
+}
+
+Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice, int layer) {
   base::check(buckets_.empty(), "{}: declared after the store was materialized", spec.name);
   auto [entry, added] = by_name_.try_emplace(spec.name);
   if (added) {
@@ -74,11 +99,20 @@ Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice) {
     entry->second = &storage_.back();
   }
   base::check(entry->second->spec.shape == spec.shape, "{}: tied with another shape", spec.name);
-  ++entry->second->uses;
-  return entry->second;
+  Param* param = entry->second;
+  ++param->uses;
+  if (std::ranges::find(param->layers, layer) == param->layers.end()) param->layers.push_back(layer);
+  return param;
 }
 
-void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allocate, int64_t bucket_bytes) {
+void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allocate, int64_t bucket_bytes,
+                             const Sharding& sharding) {
+  sharding_ = sharding;
+  // The holders of a tie use its parameters in other layers each.
+  const auto together = [&](const Bucket& bucket, const Param& param) {
+    return same_sync(bucket, param) && (!(sharding.gradients || sharding.parameters) || bucket.stages.size() > 1 ||
+                                        bucket.layers == param.layers);
+  };
   // Gradients land in reverse order of use, so the first bucket completes first. The holders of a tie use its
   // parameters in orders of their own, and must lay them out alike.
   std::vector<Param*> order;
@@ -91,37 +125,39 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
   for (Param* param : order) {
     int64_t size = param->slice.count() * base::size_of(param->spec.dtype);
     size_t b = 0;
-    while (b < buckets_.size() && !(same_sync(buckets_[b], *param) && bytes[b] + size <= bucket_bytes)) ++b;
+    while (b < buckets_.size() && !(together(buckets_[b], *param) && bytes[b] + size <= bucket_bytes)) ++b;
     if (b == buckets_.size()) {
-      buckets_.push_back(Bucket{.params = {}, .offsets = {}, .data = {}, .grad = {}, .stages = param->spec.layout.stages,
+      buckets_.push_back(Bucket{.params = {}, .offsets = {}, .stages = param->spec.layout.stages,
                                 .replicated_on_tp = param->spec.layout.tp.is_replicated()});
       bytes.push_back(0);
     }
     buckets_[b].params.push_back(param);
+    for (int layer : param->layers)
+      if (std::ranges::find(buckets_[b].layers, layer) == buckets_[b].layers.end()) buckets_[b].layers.push_back(layer);
     bytes[b] += size;
   }
   auto zeros = [&](int64_t count, at::ScalarType type) {
     return allocate ? allocate(count, type) : at::zeros({count}, type);
   };
   for (Bucket& bucket : buckets_) {
-    int64_t total = 0;
     for (Param* param : bucket.params) {
-      bucket.offsets.push_back(total);
-      total += (param->slice.count() + kAlignment - 1) / kAlignment * kAlignment;
+      bucket.offsets.push_back(bucket.size);
+      bucket.size += (param->slice.count() + kAlignment - 1) / kAlignment * kAlignment;
     }
-    base::DType dtype = bucket.params.front()->spec.dtype;
-    const bool has_grad = gradients && !bucket.params.front()->frozen;
-    bucket.data = at::zeros({total}, dist::scalar_type(dtype));
-    if (has_grad) bucket.grad = zeros(total, gradient_type(dtype));
-    for (size_t i = 0; i < bucket.params.size(); ++i) {
-      Param& param = *bucket.params[i];
-      auto view = [&](const at::Tensor& flat) {
-        return flat.narrow(0, bucket.offsets[i], param.slice.count()).view(param.slice.shape());
-      };
-      param.data = view(bucket.data);
-      if (has_grad) param.grad = view(bucket.grad);
-      initialize(param, seed);
+    bucket.shard = layout::split_range(bucket.size, sharding.ranks, sharding.rank);
+    const base::DType dtype = bucket.params.front()->spec.dtype;
+    bucket.set_data(at::zeros({bucket.size}, dist::scalar_type(dtype)));
+    for (Param* param : bucket.params) initialize(*param, seed);
+    if (sharding.parameters) {
+      bucket.data_shard = zeros(bucket.shard.size(), dist::scalar_type(dtype));
+      bucket.data_shard.copy_(bucket.data.narrow(0, bucket.shard.begin, bucket.shard.size()));
+      bucket.set_data({});
     }
+    if (!gradients || bucket.params.front()->frozen) continue;
+    if (sharding.gradients)
+      bucket.grad_shard = zeros(bucket.shard.size(), wide_type(dtype));
+    else
+      bucket.set_grad(zeros(bucket.size, wide_type(dtype)));
   }
 }
 
@@ -136,9 +172,16 @@ Param* ParamStore::find(const std::string& name) const {
   return it == by_name_.end() ? nullptr : it->second;
 }
 
+std::vector<Bucket*> ParamStore::buckets_of(int layer) {
+  std::vector<Bucket*> found;
+  for (Bucket& bucket : buckets_)
+    if (std::ranges::find(bucket.layers, layer) != bucket.layers.end()) found.push_back(&bucket);
+  return found;
+}
+
 void ParamStore::begin_step(int64_t micro_batches) {
   micro_batches_ = micro_batches;
-  for (Param& param : storage_) param.contributions = 0;
+  for (Param& param : storage_) param.contributions = 0, param.grad_begun = false;
 }
 
 bool ParamStore::complete(const Bucket& bucket) const {

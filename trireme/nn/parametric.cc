@@ -38,18 +38,23 @@ bool skipped(Param* param) {
   return param->frozen;
 }
 
-// The first contribution of a step replaces the gradient, the others are added: nobody fills large
-// buffers with zeros, and the first product need not read them.
+// Counts a contribution: is it the first one? That replaces the gradient, the others are added:
+// nobody fills large buffers with zeros, and the first product need not read them.
+bool begins(Param* param) {
+  ++param->contributions;
+  return !std::exchange(param->grad_begun, true);
+}
+
 void add(Param* param, const at::Tensor& contribution) {
   if (skipped(param)) return;
-  param->contributions++ == 0 ? param->grad.copy_(contribution) : param->grad.add_(contribution);
+  begins(param) ? param->grad.copy_(contribution) : param->grad.add_(contribution);
 }
 
 // a^T b. 16-bit products are made in 16 bits and added in fp32.
 void add_product(Param* param, const at::Tensor& a, const at::Tensor& b) {
   if (skipped(param)) return;
   if (param->grad.scalar_type() != a.scalar_type()) return add(param, at::mm(a.t(), b));
-  if (param->contributions++ == 0)
+  if (begins(param))
     at::mm_out(param->grad, a.t(), b);
   else
     param->grad.addmm_(a.t(), b);
@@ -137,7 +142,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
       if (skipped(table)) return;
       at::Tensor g = gy.to(table->grad.scalar_type());
       if (saved[1].defined()) g = g.masked_fill(saved[1].unsqueeze(1), 0);
-      if (table->contributions++ == 0) table->grad.zero_();
+      if (begins(table)) table->grad.zero_();
       if (table->grad.size(0) > 0) table->grad.index_add_(0, saved[0], g);
     });
     return {{}, {}, {}, {}, {}};

@@ -27,7 +27,8 @@ struct TensorPart {
   bool owner = false;   // this rank saves it
 };
 
-/// The parameters as parts, ordered by name; `data` are views of the store's memory. Local.
+/// The parameters as parts, ordered by name; `data` are views of the store's memory. Of sharded ones the part that
+/// this data rank has, if any. Local.
 std::vector<TensorPart> parts_of(const ParamStore& store, const layout::Coord& coord);
 
 }  // namespace trireme::nn

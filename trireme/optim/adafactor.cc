@@ -66,7 +66,7 @@ class Adafactor final : public Optimizer {
             double grad_scale) const override {
     if (segments.empty() && whole_.size() == 0) return;
     const at::ScalarType type =
-        segments.empty() ? whole_.param(0)->data.scalar_type() : type_of(segments);
+        segments.empty() ? nn::wide_type(whole_.param(0)->spec.dtype) : type_of(segments);
     type == at::kDouble ? step_as<double>(segments, lr, step, grad_scale)
                         : step_as<float>(segments, lr, step, grad_scale);
   }

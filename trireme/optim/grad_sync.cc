@@ -15,14 +15,19 @@ using layout::Axis;
 
 GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
                    int zero_stage)
-    : mesh_(&mesh), store_(&store), scatter_(zero_stage >= 1) {
-  if (zero_stage < 0 || zero_stage > 1)
+    : mesh_(&mesh),
+      store_(&store),
+      scatter_(zero_stage >= 1),
+      sharded_(zero_stage >= 2 && mesh.dp.size() > 1) {
+  if (zero_stage < 0 || zero_stage > 3)
     throw base::ConfigError(
-        fmt::format("zero_optimization.stage {} is not available; use 0 or 1", zero_stage));
+        fmt::format("train.zero_optimization.stage {}: use 0, 1, 2 or 3", zero_stage));
+  base::check(store.sharding().gradients == sharded_,
+              "the store was materialized for another ZeRO stage than {}", zero_stage);
   // Ranks that share several groups must make them in one order: by stages, then by axis.
   std::map<std::pair<std::vector<int>, bool>, comm::Comm> groups;
   for (const nn::Bucket& bucket : store.buckets()) {
-    if (!bucket.grad.defined()) continue;  // frozen
+    if (!bucket.has_grad()) continue;  // frozen
     for (const nn::Param* param : bucket.params)
       base::check(!param->spec.layout.dp.is_split(),
                   "{} is split over data ranks, which has no gradient exchange yet",
@@ -44,30 +49,84 @@ GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamSt
                                         over_tp ? " and tensor ranks" : "", ranks.front()));
   }
   for (nn::Bucket& bucket : store.buckets())
-    if (bucket.grad.defined())
+    if (bucket.has_grad())
       exchanges_.push_back({.bucket = &bucket,
                             .first = groups.at({bucket.stages, bucket.replicated_on_tp}),
                             .work = {}});
 }
 
 layout::Range GradSync::shard(const nn::Bucket& bucket) const {
-  return layout::split_range(bucket.grad.numel(), mesh_->dp.size(), mesh_->dp.rank());
+  return layout::split_range(bucket.size, mesh_->dp.size(), mesh_->dp.rank());
+}
+
+std::vector<GradSync::Exchange*> GradSync::ties() {
+  std::vector<Exchange*> found;
+  for (Exchange& exchange : exchanges_)
+    if (tied(exchange)) found.push_back(&exchange);
+  std::ranges::sort(found, {}, [](const Exchange* e) {
+    return std::pair(e->bucket->stages, e->bucket->params.front()->spec.name);
+  });
+  return found;
 }
 
 void GradSync::begin() {
   next_ = 0;
   finished_ = false;
+  for (Exchange& exchange : exchanges_) {
+    exchange.scattered = false;
+    if (sharded_) exchange.bucket->set_grad({});  // what gather() made
+  }
+}
+
+void GradSync::before(int layer) {
+  if (!sharded_) return;
+  for (nn::Bucket* bucket : store_->buckets_of(layer))
+    if (bucket->has_grad())
+      bucket->set_grad(
+          dist::shared_empty(mesh_->dp, bucket->size, bucket->grad_shard.scalar_type()));
+}
+
+void GradSync::after(int layer) {
+  if (!sharded_) return landed();
+  take_scattered();
+  for (Exchange& exchange : exchanges_)
+    if (std::ranges::find(exchange.bucket->layers, layer) != exchange.bucket->layers.end())
+      scatter(exchange);
+}
+
+void GradSync::scatter(Exchange& exchange) {
+  nn::Bucket& bucket = *exchange.bucket;
+  for (nn::Param* param : bucket.params)
+    if (!param->grad_begun) param->grad.zero_();
+  Scatter& scatter = scatters_.emplace_back(Scatter{&exchange, bucket.grad, {}, {}});
+  scatter.sum = exchange.scattered
+                    ? at::empty({bucket.shard.size()}, bucket.grad_shard.options())
+                    : bucket.grad_shard;
+  exchange.scattered = true;
+  scatter.work = mesh_->dp.reduce_scatter(scatter.whole.const_data_ptr(),
+                                          scatter.sum.mutable_data_ptr(),
+                                          layout::split_sizes(bucket.size, mesh_->dp.size()),
+                                          dist::dtype_of(scatter.whole));
+  bucket.set_grad({});
+}
+
+void GradSync::take_scattered() {
+  for (; !scatters_.empty(); scatters_.pop_front()) {
+    Scatter& scatter = scatters_.front();
+    scatter.work.wait();
+    at::Tensor& shard = scatter.exchange->bucket->grad_shard;
+    if (!scatter.sum.is_same(shard)) shard.add_(scatter.sum);
+  }
 }
 
 void GradSync::start(Exchange& exchange) {
   // Without a contribution the memory holds the last step's gradient.
   for (nn::Param* param : exchange.bucket->params)
-    if (param->contributions == 0) param->grad.zero_();
-  exchange.first.size() > 1 ? start_first(exchange) : start_data(exchange);
+    if (!param->grad_begun) param->grad.zero_();
+  exchange.first.size() > 1 ? start_first(exchange, exchange.bucket->grad) : start_data(exchange);
 }
 
-void GradSync::start_first(Exchange& exchange) {
-  at::Tensor& grad = exchange.bucket->grad;
+void GradSync::start_first(Exchange& exchange, at::Tensor& grad) {
   exchange.work =
       exchange.first.all_reduce(grad.mutable_data_ptr(), grad.numel(), dist::dtype_of(grad));
   exchange.phase = Phase::first_sum;
@@ -100,18 +159,13 @@ void GradSync::landed() {
 void GradSync::finish() {
   base::check(!finished_, "gradients are summed once a step; begin() starts the next");
   finished_ = true;
+  if (sharded_) return finish_shards();
   for (; next_ < exchanges_.size(); ++next_) {
     Exchange& exchange = exchanges_[next_];
     if (!tied(exchange)) start(exchange);
   }
   // The holders of a tie complete buckets in different orders; here all of them agree on one.
-  std::vector<Exchange*> ties;
-  for (Exchange& exchange : exchanges_)
-    if (tied(exchange)) ties.push_back(&exchange);
-  std::ranges::sort(ties, {}, [](const Exchange* e) {
-    return std::pair(e->bucket->stages, e->bucket->params.front()->spec.name);
-  });
-  for (Exchange* exchange : ties) start(*exchange);
+  for (Exchange* exchange : ties()) start(*exchange);
   for (Exchange& exchange : exchanges_) {
     if (exchange.phase == Phase::data_sum) continue;
     exchange.work.wait();
@@ -120,14 +174,31 @@ void GradSync::finish() {
   for (Exchange& exchange : exchanges_) exchange.work.wait();
 }
 
+void GradSync::finish_shards() {
+  take_scattered();
+  const auto sum = [&](Exchange& exchange) {
+    at::Tensor& shard = exchange.bucket->grad_shard;
+    if (!exchange.scattered) shard.zero_();
+    if (exchange.first.size() > 1) start_first(exchange, shard);
+  };
+  for (Exchange& exchange : exchanges_)
+    if (!tied(exchange)) sum(exchange);
+  for (Exchange* exchange : ties()) sum(*exchange);
+  for (Exchange& exchange : exchanges_) exchange.work.wait();
+}
+
 void GradSync::gather() {
   if (!scatter_) return;
   for (Exchange& exchange : exchanges_) {
-    at::Tensor& grad = exchange.bucket->grad;
-    auto* flat = static_cast<std::byte*>(grad.mutable_data_ptr());
+    nn::Bucket& bucket = *exchange.bucket;
+    if (sharded_)
+      bucket.set_grad(dist::shared_empty(mesh_->dp, bucket.size, bucket.grad_shard.scalar_type()));
+    auto* flat = static_cast<std::byte*>(bucket.grad.mutable_data_ptr());
+    const void* own = sharded_ ? bucket.grad_shard.const_data_ptr()
+                               : flat + shard(bucket).begin * bucket.grad.element_size();
     mesh_->dp
-        .all_gather(flat + shard(*exchange.bucket).begin * grad.element_size(), flat,
-                    layout::split_sizes(grad.numel(), mesh_->dp.size()), dist::dtype_of(grad))
+        .all_gather(own, flat, layout::split_sizes(bucket.size, mesh_->dp.size()),
+                    dist::dtype_of(bucket.grad))
         .wait();
   }
 }

@@ -1,16 +1,22 @@
 #pragma once
 // GradSync: the one rule that makes gradients whole. A gradient is summed over every axis on which
 // its parameter is replicated: among the holders of a tie, over tensor ranks where it is replicated
-// there, over data ranks always. ZeRO 0 sums the whole bucket on every data rank (all-reduce); from
-// ZeRO 1 on each keeps its shard (reduce-scatter). Both add in the same order, so a shard holds the
+// there, over data ranks always. ZeRO 0 sums the whole bucket on every data rank (all-reduce); with
+// ZeRO 1 each keeps its shard (reduce-scatter). Both add in the same order, so a shard holds the
 // same bits as the whole.
+//
+// From ZeRO 2 on a whole gradient is there only while a layer contributes to it: then it is
+// reduce-scattered over data ranks and added to the shard, once a micro-batch (and layer that uses
+// it), and what is left to sum is summed on shards at the end. Sums then run in another order, but
+// for parameters with one contribution a step that data ranks alone replicate.
 //
 // Gradients arrive scaled (a mean over the counted items of the global batch), so every sum is a
 // plain sum.
 //
 //   GradSync sync(world, mesh, store, zero_stage);
-//   sync.begin();  ... sync.landed() whenever contributions have ...;  sync.finish();
+//   sync.begin();  ... sync.before(layer); ...backward...; sync.after(layer);  sync.finish();
 
+#include <deque>
 #include <vector>
 
 #include "trireme/dist/world.h"
@@ -21,19 +27,25 @@ namespace trireme::optim {
 class GradSync {
  public:
   /// Collective over the world: makes the groups of tied and replicated parameters. `mesh` and
-  /// `store` outlive it.
+  /// `store`, materialized with the sharding of the same stage, outlive it.
   GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store, int zero_stage);
 
   /// Starts a step. Local.
   void begin();
-  /// Starts the exchange of the buckets whose last contribution has landed, in the store's order up
-  /// to the first that is not complete: so the ranks of a group start them in one order, whenever
-  /// they call and whatever they hold. Tied buckets wait for finish().
+  /// Chain link `layer` is about to contribute: its gradients get memory. Local.
+  void before(int layer);
+  /// Its contributions have landed. Whole gradients: landed(). Sharded ones: starts their exchange,
+  /// so all data ranks must call it for the same layers in the same order.
+  void after(int layer);
+  /// Starts the exchange of the whole buckets whose last contribution has landed, in the store's
+  /// order up to the first that is not complete: so the ranks of a group start them in one order,
+  /// whenever they call and whatever they hold. Tied buckets wait for finish().
   void landed();
   /// Starts what has not been started and waits for all. Collective. Afterwards each bucket's
   /// gradient is whole on shard(bucket), and everywhere with ZeRO 0.
   void finish();
-  /// Makes gradients whole everywhere with ZeRO 1 too (for inspection). Collective over data ranks.
+  /// Makes gradients whole everywhere with the other stages too (for inspection), until the next
+  /// begin(). Collective over data ranks.
   void gather();
 
   /// The part of a bucket's flat buffers that this data rank owns.
@@ -46,17 +58,29 @@ class GradSync {
     comm::Comm first;  // the tie's holders x tensor ranks that replicate; often of one
     Phase phase = Phase::first_sum;
     comm::Work work;
+    bool scattered = false;  // the shard holds something of this step
+  };
+  // Whole gradients on their way to the shard. At most those of one layer, while the next one runs.
+  struct Scatter {
+    Exchange* exchange;
+    at::Tensor whole, sum;  // sum: this rank's part; the shard itself where it holds nothing yet
+    comm::Work work;
   };
   static bool tied(const Exchange& exchange) { return exchange.bucket->stages.size() > 1; }
+  std::vector<Exchange*> ties();
   void start(Exchange& exchange);
-  void start_first(Exchange& exchange);
+  void start_first(Exchange& exchange, at::Tensor& grad);
   void start_data(Exchange& exchange);
+  void scatter(Exchange& exchange);
+  void take_scattered();
+  void finish_shards();
 
   const dist::DeviceMesh* mesh_;
-  const nn::ParamStore* store_;
-  bool scatter_;
+  nn::ParamStore* store_;
+  bool scatter_, sharded_;
   std::vector<Exchange> exchanges_;  // in the store's order
-  size_t next_ = 0;                  // the first that has not been started
+  std::deque<Scatter> scatters_;
+  size_t next_ = 0;  // the first that has not been started
   bool finished_ = true;
 };
 

@@ -12,12 +12,6 @@
 namespace trireme::optim {
 namespace {
 
-// Within `a`, also where nothing is left.
-layout::Range intersect(layout::Range a, layout::Range b) {
-  const int64_t begin = std::clamp(b.begin, a.begin, a.end);
-  return {begin, std::clamp(b.end, begin, a.end)};
-}
-
 layout::Range place(const nn::Bucket& bucket, size_t index) {
   const int64_t begin = bucket.offsets[index];
   return {begin, begin + bucket.params[index]->slice.count()};
@@ -31,10 +25,17 @@ layout::Range shifted(layout::Range range, int64_t by) {
 std::vector<layout::Range> shards_of(const nn::Bucket& bucket, size_t index, int ranks) {
   std::vector<layout::Range> shards;
   for (int r = 0; r < ranks; ++r)
-    shards.push_back(shifted(intersect(place(bucket, index),
-                                       layout::split_range(bucket.data.numel(), ranks, r)),
+    shards.push_back(shifted(layout::intersect(place(bucket, index),
+                                       layout::split_range(bucket.size, ranks, r)),
                              bucket.offsets[index]));
   return shards;
+}
+
+// Elements of a bucket's flat buffer, of which the whole or this rank's shard is kept.
+at::Tensor piece(const nn::Bucket& bucket, const at::Tensor& whole, const at::Tensor& shard,
+                 layout::Range range) {
+  if (!shard.defined()) return whole.narrow(0, range.begin, range.size());
+  return shard.narrow(0, range.size() > 0 ? range.begin - bucket.shard.begin : 0, range.size());
 }
 
 WholeTensors whole_tensors(const dist::DeviceMesh& mesh, const nn::ParamStore& store,
@@ -70,20 +71,22 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
 }
 
 void ShardedOptimizer::add(nn::Bucket& bucket) {
-  base::check(bucket.grad.defined() && bucket.grad.scalar_type() == bucket.data.scalar_type(),
+  const at::Tensor& data = bucket.data_shard.defined() ? bucket.data_shard : bucket.data;
+  const at::Tensor& grad = bucket.grad_shard.defined() ? bucket.grad_shard : bucket.grad;
+  base::check(grad.defined() && grad.scalar_type() == data.scalar_type(),
               "the optimizer steps fp32 or fp64 parameters with gradients of their type");
   BucketState& entry = buckets_.emplace_back();
   entry.bucket = &bucket;
-  entry.range = sharded_ ? sync_.shard(bucket) : layout::Range{0, bucket.data.numel()};
+  entry.range = sharded_ ? sync_.shard(bucket) : layout::Range{0, bucket.size};
   for (size_t i = 0; i < bucket.params.size(); ++i) {
     const nn::Param* param = bucket.params[i];
-    const layout::Range held = shifted(intersect(place(bucket, i), entry.range), bucket.offsets[i]);
+    const layout::Range held = shifted(layout::intersect(place(bucket, i), entry.range), bucket.offsets[i]);
     entry.params.push_back({param, held, optimizer_->states(param->spec), {}});
     ParamState& own = entry.params.back();
     for (const State& kind : own.kinds)
       own.tensors.push_back(
           at::zeros({kind.shape ? layout::element_count(*kind.shape) : held.size()},
-                    bucket.data.options()));
+                    at::TensorOptions(data.scalar_type())));
     const bool keeps_whole =
         std::ranges::any_of(own.kinds, [](const State& kind) { return kind.shape.has_value(); });
     // Segments end where shards do, with ZeRO 0 too: data ranks share the work of the norm, and its
@@ -94,11 +97,11 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
       const layout::Range flat = shards[static_cast<size_t>(r)];
       // A state that every rank keeps whole moves where none of the elements are, too.
       if (flat.size() == 0 && !(keeps_whole && r == mesh_->dp.rank())) continue;
-      const int64_t begin = bucket.offsets[i] + flat.begin;
+      const layout::Range range = shifted(flat, -bucket.offsets[i]);
       Segment segment{.param = param,
                       .flat = flat,
-                      .data = bucket.data.narrow(0, begin, flat.size()),
-                      .grad = bucket.grad.narrow(0, begin, flat.size()),
+                      .data = piece(bucket, bucket.data, bucket.data_shard, range),
+                      .grad = piece(bucket, bucket.grad, bucket.grad_shard, range),
                       .state = {},
                       .weight_decay = weight_decay_of(param->spec.name, options_),
                       .lr_scale = lr_scale_of(param->spec.name, options_)};
@@ -138,12 +141,16 @@ void ShardedOptimizer::update(double lr, double grad_scale) {
   std::vector<comm::Work> gathers;
   for (BucketState& entry : buckets_) {
     if (!optimizer_->collective()) optimizer_->step(entry.segments, lr, steps_, grad_scale);
+    nn::Bucket& bucket = *entry.bucket;
+    if (bucket.data_shard.defined()) {
+      base::check(!bucket.data.defined(), "parameters are stepped while they are gathered");
+      continue;
+    }
     if (!sharded_) continue;
-    at::Tensor& data = entry.bucket->data;
-    auto* flat = static_cast<std::byte*>(data.mutable_data_ptr());
-    gathers.push_back(mesh_->dp.all_gather(flat + entry.range.begin * data.element_size(), flat,
-                                           layout::split_sizes(data.numel(), mesh_->dp.size()),
-                                           dist::dtype_of(data)));
+    auto* flat = static_cast<std::byte*>(bucket.data.mutable_data_ptr());
+    gathers.push_back(mesh_->dp.all_gather(
+        flat + entry.range.begin * bucket.data.element_size(), flat,
+        layout::split_sizes(bucket.size, mesh_->dp.size()), dist::dtype_of(bucket.data)));
   }
   for (comm::Work& gather : gathers) gather.wait();
 }

@@ -1,8 +1,9 @@
 #pragma once
 // ShardedOptimizer: what happens to the parameters of this rank between two steps of a run:
-// gradients are made whole (GradSync), measured and clipped, parameters are updated, and with ZeRO
-// 1 each data rank updates the shard of every bucket whose optimizer state it holds and gathers the
-// rest. ZeRO 0 and 1 give the same bits.
+// gradients are made whole (GradSync), measured and clipped, parameters are updated, and from ZeRO
+// 1 on each data rank updates the shard of every bucket whose optimizer state it holds and gathers
+// the rest; ZeRO 3 leaves that to the layers' runs (ParamGather). ZeRO 0 and 1 give the same bits,
+// 2 and 3 do.
 //
 //   optimizer.sync().begin();  ...backward...;  StepReport report = optimizer.step(lr);
 

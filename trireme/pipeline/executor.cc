@@ -68,6 +68,11 @@ Executor::Executor(const schedule::Schedule& schedule, nn::Model& model,
       splits_[action.chunk * schedule_.micro_batches + action.micro_batch] = true;
 }
 
+Keep Executor::keep(int chunk, int micro_batch) const {
+  if (!trains_) return Keep::nothing;
+  return splits_[chunk * schedule_.micro_batches + micro_batch] ? Keep::split_weights : Keep::graph;
+}
+
 StepResult Executor::run(std::span<const nn::Batch> micro_batches, const nn::Random& random,
                          nn::Mode mode, const RunOptions& options) {
   return Step(*this, micro_batches, random, mode, options, false).finish();
@@ -128,7 +133,10 @@ MicroBatch* Step::next() {
   if (std::exchange(presented_, false)) decide(current_.index_, current_.scale_);
   for (; position_ < program.size(); ++position_) {
     const Action& action = program[position_];
-    if (idle(action)) continue;
+    if (idle(action)) {
+      pass_over(action);
+      continue;
+    }
     if (is_backward(action.op) && decisions_[action.micro_batch] == Decision::open)
       return present(action.micro_batch);
     try {
@@ -152,7 +160,7 @@ MicroBatch* Step::next() {
 StepResult Step::finish() {
   while (next()) {
   }
-  if (executor_.trains_) executor_.stage_.end_step();
+  executor_.stage_.end_step(executor_.trains_);
   weight_known_.wait();
   executor_.p2p_.finish();
   for (comm::Work& send : sends_) send.wait();
@@ -214,14 +222,21 @@ void Step::run(const Action& action) {
   }
 }
 
+void Step::pass_over(const Action& action) {
+  const auto [op, chunk, micro_batch] = action;
+  if (op != Op::F && op != Op::B && op != Op::I && op != Op::W) return;
+  const Pass pass = op == Op::F ? Pass::forward : op == Op::W ? Pass::weights : Pass::backward;
+  executor_.stage_.pass_over(executor_.local_chunk_[chunk], pass,
+                             executor_.keep(chunk, micro_batch));
+}
+
 void Step::forward(const Action& action) {
   const auto [op, chunk, micro_batch] = action;
   const schedule::Schedule& schedule = executor_.schedule_;
   Stage& stage = executor_.stage_;
   const int local = executor_.local_chunk_[chunk];
   const nn::Context context = this->context(micro_batch);
-  const bool splits = executor_.splits_[chunk * schedule.micro_batches + micro_batch];
-  const Keep keep = !executor_.trains_ ? Keep::nothing : splits ? Keep::split_weights : Keep::graph;
+  const Keep keep = executor_.keep(chunk, micro_batch);
   nn::State in = chunk == 0 ? nn::State() : take(Op::F, chunk, micro_batch);
   nn::State out = stage.forward(local, micro_batch, std::move(in), context, keep);
   if (!executor_.trains_) result_.peak_live = std::max<int64_t>(result_.peak_live, 1);

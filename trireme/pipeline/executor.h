@@ -96,6 +96,8 @@ class Executor {
   friend class Step;
   const std::vector<schedule::Action>& program() const { return schedule_.program[mesh_.coord.pp]; }
   bool is_last(int chunk) const { return chunk + 1 == schedule_.chunks; }
+  /// What a forward pass must keep.
+  Keep keep(int chunk, int micro_batch) const;
 
   schedule::Schedule schedule_;
   nn::Model& model_;
@@ -128,6 +130,7 @@ class Step {
   MicroBatch* present(int micro_batch);
   void decide(int micro_batch, std::optional<double> scale);
   void run(const schedule::Action& action);
+  void pass_over(const schedule::Action& action);
   void forward(const schedule::Action& action);
   void backward(const schedule::Action& action);
   void post_receives();

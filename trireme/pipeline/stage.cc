@@ -43,9 +43,10 @@ void Stage::begin_step(int64_t micro_batches) {
   model_.store.begin_step(micro_batches);
 }
 
-void Stage::end_step() {
+void Stage::end_step(bool trained) {
+  if (observer_) observer_->end_step();
   base::check(slots_.empty(), "{} micro-batches were left without a backward pass", slots_.size());
-  model_.store.audit();
+  if (trained) model_.store.audit();
 }
 
 nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Context& context,
@@ -65,8 +66,9 @@ nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Con
   Slot& slot = entry->second;
   slot.context.anchor = anchor_;
   slot.context.recompute_attention = options_.recompute_attention;
-  slot.context.weight_queue = keep == Keep::split_weights ? &slot.weights : nullptr;
+  slot.weights.resize(keep == Keep::split_weights ? count : 0);
   for (size_t i = 0; i < count; ++i) {
+    slot.context.weight_queue = slot.weights.empty() ? nullptr : &slot.weights[i];
     Segment& segment = slot.layers.emplace_back();
     segment.in = cut(in, true);
     segment.recompute = recomputes(chunk, i);
@@ -122,8 +124,9 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
   Slot& slot = this->slot(chunk, micro_batch);
   for (size_t i = slot.layers.size(); i-- > 0; slot.layers.pop_back()) {
     Segment& segment = slot.layers[i];
-    const int layer = model_.layer_indices[chunk][i];
-    if (observer_) observer_->before_layer(layer, Pass::backward);
+    const Pass pass = backward_pass(chunk, i, slot.keep);
+    before(chunk, i, pass);
+    slot.context.weight_queue = slot.weights.empty() ? nullptr : &slot.weights[i];
     if (segment.recompute) segment.out = model_.chunks[chunk][i]->forward(segment.in, slot.context);
     std::vector<at::Tensor> roots, seeds;
     for (const auto& [name, tensor] : segment.out.tensors()) {
@@ -136,19 +139,33 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
     if (!roots.empty()) torch::autograd::backward(roots, seeds);
     gradients = gradients_of(segment.in);
     // Weight gradients that wait would keep what recompute just made.
-    if (segment.recompute) slot.weights.drain();
-    if (observer_) observer_->after_layer(layer, Pass::backward);
-    if (observer_ && (slot.keep == Keep::graph || segment.recompute))
-      observer_->contributions_landed();
+    if (segment.recompute && !slot.weights.empty()) slot.weights[i].drain();
+    after(chunk, i, pass);
   }
   if (slot.keep == Keep::graph) slots_.erase({chunk, micro_batch});
   return gradients;
 }
 
 void Stage::weights(int chunk, int micro_batch) {
-  slot(chunk, micro_batch).weights.drain();
+  Slot& slot = this->slot(chunk, micro_batch);
+  for (size_t i = slot.weights.size(); i-- > 0;) {
+    if (recomputes(chunk, i)) continue;
+    before(chunk, i, Pass::weights);
+    slot.weights[i].drain();
+    after(chunk, i, Pass::weights);
+  }
   slots_.erase({chunk, micro_batch});
-  if (observer_) observer_->contributions_landed();
+}
+
+void Stage::pass_over(int chunk, Pass pass, Keep keep) {
+  const size_t count = model_.chunks[chunk].size();
+  for (size_t k = 0; k < count; ++k) {
+    const size_t i = pass == Pass::forward ? k : count - 1 - k;
+    if (pass == Pass::weights && recomputes(chunk, i)) continue;
+    const Pass own = pass == Pass::backward ? backward_pass(chunk, i, keep) : pass;
+    before(chunk, i, own);
+    after(chunk, i, own);
+  }
 }
 
 void Stage::drop(int micro_batch) {
@@ -163,11 +180,22 @@ Stage::Slot& Stage::slot(int chunk, int micro_batch) {
 
 nn::State Stage::run_layer(int chunk, size_t index, const nn::State& in,
                            const nn::Context& context) {
-  const int layer = model_.layer_indices[chunk][index];
-  if (observer_) observer_->before_layer(layer, Pass::forward);
+  before(chunk, index, Pass::forward);
   nn::State out = model_.chunks[chunk][index]->forward(in, context);
-  if (observer_) observer_->after_layer(layer, Pass::forward);
+  after(chunk, index, Pass::forward);
   return out;
+}
+
+Pass Stage::backward_pass(int chunk, size_t index, Keep keep) const {
+  return keep == Keep::split_weights && !recomputes(chunk, index) ? Pass::inputs : Pass::backward;
+}
+
+void Stage::before(int chunk, size_t index, Pass pass) {
+  if (observer_) observer_->before_layer(model_.layer_indices[chunk][index], pass);
+}
+
+void Stage::after(int chunk, size_t index, Pass pass) {
+  if (observer_) observer_->after_layer(model_.layer_indices[chunk][index], pass);
 }
 
 bool Stage::recomputes(int chunk, size_t index) const {

@@ -38,8 +38,8 @@ class Stage {
 
   /// Zeroes the gradients; `micro_batches` will contribute to them.
   void begin_step(int64_t micro_batches);
-  /// InternalError when a contribution lacks.
-  void end_step();
+  /// InternalError when a contribution lacks, if gradients were made.
+  void end_step(bool trained);
 
   /// Runs the layers of `chunk` (an index among this rank's chunks) on `in`; the State that leaves
   /// carries no graph. `context.batch` must live until the slot is freed. Collective over tp, as
@@ -55,6 +55,9 @@ class Stage {
   nn::State backward(int chunk, int micro_batch, nn::State gradients);
   /// The weight gradients that `backward` left (Keep::split_weights).
   void weights(int chunk, int micro_batch);
+  /// Tells the observer of the layers that `pass` (forward, backward, weights) would run for a
+  /// micro-batch that this rank lacks: other data ranks may have it.
+  void pass_over(int chunk, Pass pass, Keep keep);
   /// Frees what the micro-batch keeps, in all chunks: it will have no backward pass.
   void drop(int micro_batch);
 
@@ -72,11 +75,15 @@ class Stage {
     std::vector<Segment> layers = {};
     nn::State loss_in = {};
     at::Tensor loss = {};
-    nn::WeightQueue weights = {};
+    std::vector<nn::WeightQueue> weights = {};  // by layer
   };
   Slot& slot(int chunk, int micro_batch);
   nn::State run_layer(int chunk, size_t index, const nn::State& in, const nn::Context& context);
   bool recomputes(int chunk, size_t index) const;
+  /// The kind of a layer's backward pass.
+  Pass backward_pass(int chunk, size_t index, Keep keep) const;
+  void before(int chunk, size_t index, Pass pass);
+  void after(int chunk, size_t index, Pass pass);
 
   nn::Model& model_;
   const dist::DeviceMesh& mesh_;

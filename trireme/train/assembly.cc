@@ -2,10 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include <cstring>
-
 #include "trireme/base/error.h"
 #include "trireme/base/wording.h"
+#include "trireme/dist/redistribute.h"
 #include "trireme/layout/stage_manager.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/tensor_part.h"
@@ -28,10 +27,7 @@ std::vector<int> blocks_of(const nn::ModelDef& def, const Placement& placement) 
 
 // Flat zeroed memory in the host's shared segment, so that data ranks reduce it without copies.
 at::Tensor shared_zeros(const comm::Comm& comm, int64_t count, at::ScalarType type) {
-  size_t bytes = static_cast<size_t>(count) * at::elementSize(type);
-  comm::SharedBuffer buffer = comm.alloc(bytes);
-  std::memset(buffer.data(), 0, bytes);
-  return at::from_blob(buffer.data(), {count}, [buffer](void*) {}, at::TensorOptions(type));
+  return dist::shared_empty(comm, count, type).zero_();
 }
 
 }  // namespace
@@ -128,12 +124,15 @@ std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& plac
   return assembly;
 }
 
-void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from) {
+void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from, int zero_stage) {
   nn::ParamStore& store = assembly.model->store;
   nn::ParamStore::Allocate allocate;
-  if (const comm::Comm& dp = assembly.mesh.dp; dp.size() > 1)
+  const comm::Comm& dp = assembly.mesh.dp;
+  if (dp.size() > 1)
     allocate = [&dp](int64_t count, at::ScalarType type) { return shared_zeros(dp, count, type); };
-  store.materialize(assembly.model->options.seed, gradients, allocate);
+  store.materialize(assembly.model->options.seed, gradients, allocate, 25 << 20,
+                    nn::zero_sharding(zero_stage, dp.size(), dp.rank()));
+  assembly.parameters = std::make_unique<optim::ParamGather>(assembly.mesh, store);
   if (from)
     checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), assembly.description.parameters);
 }

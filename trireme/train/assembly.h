@@ -8,6 +8,7 @@
 #include "trireme/checkpoint/load.h"
 #include "trireme/config/run_config.h"
 #include "trireme/nn/builder.h"
+#include "trireme/optim/param_gather.h"
 #include "trireme/pipeline/stage.h"
 #include "trireme/schedule/schedule.h"
 
@@ -34,6 +35,7 @@ struct Assembly {
   dist::DeviceMesh mesh;
   schedule::Schedule schedule;
   std::unique_ptr<nn::Model> model;  // declared; materialize or load it before use
+  std::unique_ptr<optim::ParamGather> parameters;  // gathers those that data ranks split; made with them
   layout::ModelDescription description;
 };
 
@@ -47,7 +49,8 @@ layout::ModelDescription describe(const base::Json& tree, const Placement& place
 /// model's positions.
 std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& placement, int64_t seq, dist::World& world);
 
-/// Draws the initial weights, or reads `from`. Gradient buffers live where the data ranks can read them. Local.
-void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from);
+/// Draws the initial weights, or reads `from`. Data ranks split what ZeRO's stage says and no rank ever holds all of it.
+/// Gradient buffers live where the data ranks can read them. Local.
+void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from, int zero_stage = 0);
 
 }  // namespace trireme::train

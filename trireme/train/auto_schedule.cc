@@ -37,6 +37,7 @@ class LayerClock : public pipeline::StepObserver {
     begin_ = Clock::now();
   }
   void after_layer(int layer, pipeline::Pass pass) override {
+    if (pass == pipeline::Pass::weights) return;  // timed as actions
     const std::chrono::duration<double> took = Clock::now() - begin_;
     (pass == pipeline::Pass::forward ? forward_ : backward_)[layer].push_back(took.count());
     if (pass == pipeline::Pass::forward)

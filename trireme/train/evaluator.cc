@@ -26,7 +26,7 @@ Evaluator::Evaluator(Assembly& assembly, std::shared_ptr<const data::Dataset> da
       dataset_(std::move(dataset)),
       plan_(plan),
       executor_(schedule::forward_only(assembly.schedule, static_cast<int>(plan.micro_batches)),
-                *assembly.model, assembly.mesh) {
+                *assembly.model, assembly.mesh, {}, assembly.parameters.get()) {
   samples_ = std::min(samples.value_or(dataset_->size()), dataset_->size());
   if (samples_ == 0) throw base::ConfigError(dataset_->description() + " holds no whole sample to evaluate on");
   for (const std::string& name : metrics) metrics_.emplace_back(name, eval_metrics().get(name)());

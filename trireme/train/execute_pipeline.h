@@ -8,14 +8,20 @@
 
 namespace trireme::train {
 
-/// Tells the gradient exchange how far a backward pass has come.
+/// Parameters and gradients around each layer: tells the gradient exchange how far a backward pass has come, and has
+/// sharded parameters gathered.
 class OverlappedSync : public pipeline::StepObserver {
  public:
-  explicit OverlappedSync(optim::GradSync& sync) : sync_(sync) {}
-  void contributions_landed() override { sync_.landed(); }
+  /// `parameters` may be null. Both outlive it.
+  explicit OverlappedSync(optim::GradSync& sync, pipeline::StepObserver* parameters = nullptr)
+      : sync_(sync), parameters_(parameters) {}
+  void before_layer(int layer, pipeline::Pass pass) override;
+  void after_layer(int layer, pipeline::Pass pass) override;
+  void end_step() override;
 
  private:
   optim::GradSync& sync_;
+  pipeline::StepObserver* parameters_;
 };
 
 /// Runs the executor's schedule on this rank's micro-batches; gradients are on their way when it returns, and

@@ -34,12 +34,12 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   const dist::DeviceMesh& mesh = run->mesh;
   open_folder(config, mesh.world, log);
   optim::freeze(run->model->store, config.optim);
-  make_parameters(*run, true, source ? &*source : nullptr);
-  optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim,
-                                    config.train.zero_optimization.effective_stage());
+  const int zero_stage = config.train.zero_optimization.effective_stage();
+  make_parameters(*run, true, source ? &*source : nullptr, zero_stage);
+  optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim, zero_stage);
   Position position;
   if (resumed) position = restore_run(*source, optimizer);
-  OverlappedSync overlap(optimizer.sync());
+  OverlappedSync overlap(optimizer.sync(), run->parameters.get());
   pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(config), &overlap);
   std::optional<Evaluator> evaluator;
   if (prepared.valid_data)
