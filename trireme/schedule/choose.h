@@ -43,8 +43,8 @@ struct Candidate {
 };
 
 struct Choice {
-  std::vector<Candidate> candidates;  // in the order of names()
-  int best = -1;                      // index; -1 where none may run
+  std::vector<Candidate> candidates = {};  // in the order of names()
+  int best = -1;                           // index; -1 where none may run
   double memory = std::numeric_limits<double>::infinity();  // the question's
 };
 
