@@ -6,6 +6,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -34,10 +35,14 @@ def training(tiny, folder):
     return [PROGRAM, "train", "--config", tiny, f"train.output_dir={folder}", *KEYS, f"train.train_iter={STEPS}"]
 
 
-def start_hosts(*words, address="127.0.0.1", within=lambda node: [], hosts=("left", "right")):
-    """`trireme launch` on each of two hosts, with two ranks."""
+LAUNCH = [PROGRAM, "launch", "--nproc", 2, "--nnodes", 2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2, "--nnodes", 2]
+
+
+def start_hosts(*words, launcher=LAUNCH, address="127.0.0.1", within=lambda node: [], hosts=("left", "right")):
+    """A launcher on each of two hosts, with two ranks."""
     port = free_port()
-    launch = [PROGRAM, "launch", "--nproc", 2, "--nnodes", 2, "--master-addr", address, "--master-port", port]
+    launch = [*launcher, "--master-addr", address, "--master-port", port]
     runs = []
     for node in range(2):
         environment = {**os.environ, **({"TRIREME_HOST": hosts[node]} if hosts else {})}
@@ -47,7 +52,7 @@ def start_hosts(*words, address="127.0.0.1", within=lambda node: [], hosts=("lef
     return runs
 
 
-def outputs(runs, timeout=120):
+def outputs(runs, timeout=300):
     said = []
     try:
         said = [run.communicate(timeout=timeout)[0] for run in runs]
@@ -59,6 +64,13 @@ def outputs(runs, timeout=120):
 
 def test_two_hosts_train_as_one(tiny, one_host, tmp_path):
     runs = start_hosts("--", *training(tiny, tmp_path))
+    said = outputs(runs)
+    assert [run.returncode for run in runs] == [0, 0], said
+    assert losses(tmp_path) == one_host
+
+
+def test_torchrun_starts_two_hosts(tiny, one_host, tmp_path):
+    runs = start_hosts(*training(tiny, tmp_path), launcher=TORCHRUN)
     said = outputs(runs)
     assert [run.returncode for run in runs] == [0, 0], said
     assert losses(tmp_path) == one_host
@@ -166,7 +178,7 @@ def mpirun():
 
 def test_mpirun_trains_as_one_host(tiny, one_host, tmp_path):
     words = ["bash", ROOT / "tests/ranks/mpirun.sh", mpirun(), *training(tiny, tmp_path)]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert losses(tmp_path) == one_host
 
