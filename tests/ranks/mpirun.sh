@@ -11,7 +11,7 @@ if [[ -z $mpirun ]]; then
 fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1  # containers
 export OMPI_MCA_plm_rsh_agent=  # no ssh is needed on one host
-if "$mpirun" --version | grep -q "Open MPI"; then
+if [[ $("$mpirun" --version) =~ Open\ MPI|OpenRTE|PRRTE ]]; then
   exec "$mpirun" --oversubscribe -n 2 -x TRIREME_HOST=left "$@" : -n 2 -x TRIREME_HOST=right "$@"
 fi
 exec "$mpirun" -n 2 -env TRIREME_HOST left "$@" : -n 2 -env TRIREME_HOST right "$@"
