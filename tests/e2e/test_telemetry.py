@@ -89,6 +89,12 @@ def test_ramp_up_on_any_layout(tiny, tmp_path):
     assert "increment that divides 5" in done.stderr
 
 
+def test_a_resumed_run_of_steps_takes_whole_ones(tiny, tmp_path):
+    train(tiny, tmp_path, "train.train_iter=2", "train.global_batch_size=8")
+    train(tiny, tmp_path, "train.train_iter=4", "train.global_batch_size=2", "--resume")
+    assert [line["samples"] for line in lines(tmp_path)] == [8, 16, 18, 20]
+
+
 def test_deepspeed(tiny, tmp_path):
     given = tmp_path / "ds.json"
     given.write_text(json.dumps({

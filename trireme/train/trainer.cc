@@ -1,5 +1,6 @@
 #include "trireme/train/trainer.h"
 
+#include <limits>
 #include <optional>
 
 #include "trireme/base/error.h"
@@ -47,12 +48,14 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   const auto batch_size = [&config, &plan](int64_t consumed) {
     return config::batch_size_at(config.train.batch_rampup, plan.global_batch_size, consumed);
   };
+  // A run of so many steps takes them whole, however large those before a resume were.
+  const int64_t end = config.train.train_iter ? std::numeric_limits<int64_t>::max() : length.samples;
   data::Loader loader(prepared.train_data, {.micro_batch_size = plan.micro_batch_size,
                                    .micro_batches = plan.micro_batches,
                                    .dp_rank = mesh.coord.dp,
                                    .dp_size = mesh.mesh.size(layout::Axis::dp),
                                    .first_sample = position.consumed_samples,
-                                   .end_sample = length.samples,
+                                   .end_sample = end,
                                    .prefetch = config.data.prefetch,
                                    .batch_size = batch_size});
 
@@ -90,7 +93,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     phases.wait += report.wait_seconds;
     phases.optimizer = watch.lap() - report.wait_seconds;
     ++position.step;
-    const int64_t samples = std::min(batch_size(position.consumed_samples), length.samples - position.consumed_samples);
+    const int64_t samples = std::min(batch_size(position.consumed_samples), end - position.consumed_samples);
     position.consumed_samples += samples;
     const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load());
     const double seconds = watch.total();
