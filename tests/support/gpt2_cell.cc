@@ -13,6 +13,7 @@
 #include "trireme/schedule/generators.h"
 #include "trireme/train/execute_pipeline.h"
 #include "trireme/train/assembly.h"
+#include "trireme/train/run_state.h"
 
 namespace trireme::test {
 namespace {
@@ -125,6 +126,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   train::make_parameters(*run, true, nullptr, cell.zero);
   nn::ParamStore& store = run->model->store;
   optim::ShardedOptimizer optimizer(world, run->mesh, store, options, cell.zero);
+  train::fill_masters(*run, optimizer, nullptr);
   train::OverlappedSync overlap(optimizer.sync(), run->parameters.get());
   Saboteur saboteur(overlap, store, fault);
   // A planted fault in the exchange needs it apart from the backward pass.
@@ -142,10 +144,11 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
     std::vector<nn::Batch> batches = batches_of(cell, run->mesh.coord.dp, step);
     plant_before(fault, run->mesh, batches);
     pipeline::StepResult done =
-        train::execute_pipeline(executor, optimizer, batches, {.seed = 3, .step = static_cast<uint64_t>(step)});
+        train::execute_pipeline(executor, optimizer, batches, {.seed = 3, .step = static_cast<uint64_t>(step)},
+                                {.loss_scale = cell.loss_scale});
     if (fault == Fault::dropped_reduce && run->mesh.coord.dp == 1) store.buckets()[0].grad.zero_();
     if (nn::Param* tied = store.find("transformer.wte.weight"); tied && fault == Fault::doubled_tie) tied->grad.mul_(2);
-    optim::StepReport report = optimizer.step(kCellLr);
+    optim::StepReport report = optimizer.step(kCellLr, {.loss_scale = cell.loss_scale});
     result.losses.push_back(done.loss());
     digest = base::hash_combine(digest, std::bit_cast<uint64_t>(done.loss()));
     if (step == 0) {
@@ -153,15 +156,21 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
       optimizer.sync().gather();
       for (nn::Param* p : store.params()) {
         if (p->frozen) continue;
+        p->grad.div_(cell.loss_scale);
         if (gradients) gradients->add(p->spec.name, *p, p->grad);
         digest = digest_of(digest, p->grad);
       }
     }
   }
   run->parameters->gather_all();
-  for (nn::Param* p : store.params()) {
-    if (parameters) parameters->add(p->spec.name, *p, p->data);
-    digest = digest_of(digest, p->data);
+  for (nn::Param* p : store.params()) digest = digest_of(digest, p->data);
+  const std::vector<nn::TensorPart> masters = optimizer.masters();
+  for (const nn::TensorPart& part : masters) digest = digest_of(digest, part.data);
+  if (parameters) {
+    for (const nn::TensorPart& part : masters) parameters->add(part);
+    for (nn::Param* p : store.params())
+      if (masters.empty() || p->frozen)
+        parameters->add(p->spec.name, *p, p->data);
   }
   result.digest = digest;
   return result;

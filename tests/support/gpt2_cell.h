@@ -29,6 +29,7 @@ struct Cell {
   int recompute_every = 0;
   bool recompute_attention = false;
   int64_t steps = 3;
+  double loss_scale = 1;
   std::vector<config::ParamGroup> groups = {};
   int ranks() const { return dp * tp * pp; }
   std::string name() const;
@@ -37,7 +38,7 @@ struct Cell {
 struct CellResult {
   std::vector<double> losses;  // of every step
   Tensors gradients;           // whole, of the first step
-  Tensors parameters;          // whole, after the last
+  Tensors parameters;          // whole, after the last; masters where there are
   double grad_norm = 0;        // of the first step
   std::vector<uint64_t> digests;  // per rank: of losses, gradients and parameters, bit for bit
 };

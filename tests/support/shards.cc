@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,17 +13,30 @@
 namespace trireme::test {
 
 void Gathered::add(const std::string& name, const nn::Param& param, const at::Tensor& local) {
+  add({.name = name,
+       .global_shape = param.spec.shape,
+       .slice = param.slice,
+       .flat = {0, param.slice.count()},
+       .data = local});
+}
+
+void Gathered::add(const nn::TensorPart& part) {
   std::lock_guard lock(mutex_);
+  const std::string& name = part.name;
   auto [it, added] = whole_.try_emplace(name);
   if (added) {
-    it->second = at::zeros({layout::element_count(param.spec.shape)}, local.options());
-    seen_[name] = at::zeros({layout::element_count(param.spec.shape)}, at::kBool);
+    it->second = at::zeros({layout::element_count(part.global_shape)}, part.data.options());
+    seen_[name] = at::zeros({layout::element_count(part.global_shape)}, at::kBool);
   }
-  at::Tensor flat = local.contiguous().flatten(), whole = it->second;
-  layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run run) {
-    at::Tensor to = whole.narrow(0, run.global, run.count),
-               from = flat.narrow(0, run.local, run.count);
-    at::Tensor seen = seen_[name].narrow(0, run.global, run.count);
+  at::Tensor flat = part.data.contiguous().flatten(), whole = it->second;
+  layout::for_each_run(part.slice, part.global_shape, [&](layout::Run run) {
+    const int64_t begin = std::max(run.local, part.flat.begin);
+    const int64_t count = std::min(run.local + run.count, part.flat.end) - begin;
+    if (count <= 0) return;
+    const int64_t global = run.global + begin - run.local;
+    at::Tensor to = whole.narrow(0, global, count),
+               from = flat.narrow(0, begin - part.flat.begin, count);
+    at::Tensor seen = seen_[name].narrow(0, global, count);
     bool differs = seen.logical_and(to.ne(from)).any().item<bool>();
     base::check(!differs, "{}: two ranks hold different copies", name);
     to.copy_(from);

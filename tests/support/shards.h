@@ -9,6 +9,7 @@
 #include <string>
 
 #include "trireme/nn/param_store.h"
+#include "trireme/nn/tensor_part.h"
 
 namespace trireme::test {
 
@@ -18,6 +19,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 class Gathered {
  public:
   void add(const std::string& name, const nn::Param& param, const at::Tensor& local);
+  void add(const nn::TensorPart& part);
   /// InternalError unless every element of every tensor was given.
   Tensors take();
 

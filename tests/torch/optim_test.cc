@@ -170,11 +170,11 @@ TEST(Clip, NormsOfAllKinds) {
   const std::vector<Segment> segments = {segment_of(a, a, {}, 0), segment_of(b, b, {}, 0)};
   at::Tensor all = at::cat({a.to(at::kDouble), b});
   const comm::Comm alone;
-  EXPECT_NEAR(total_norm(segments, 1, alone), all.norm(1).item<double>(), 1e-7);
-  EXPECT_NEAR(total_norm(segments, 2, alone), all.norm(2).item<double>(), 1e-9);
-  EXPECT_EQ(total_norm(segments, std::numeric_limits<double>::infinity(), alone),
+  EXPECT_NEAR(total_norm(segments, {}, 1, alone), all.norm(1).item<double>(), 1e-7);
+  EXPECT_NEAR(total_norm(segments, {}, 2, alone), all.norm(2).item<double>(), 1e-9);
+  EXPECT_EQ(total_norm(segments, {}, std::numeric_limits<double>::infinity(), alone),
             all.abs().max().item<double>());
-  EXPECT_THROW(total_norm(segments, 3, alone), base::ConfigError);
+  EXPECT_THROW(total_norm(segments, {}, 3, alone), base::ConfigError);
 }
 
 }  // namespace

@@ -164,9 +164,6 @@ TEST(Unsupported, IsRefusedWhenSwitchedOn) {
   auto refusal = [](const std::string& override) {
     return error_of([&] { check_supported(parse("", "f", {override})); });
   };
-  EXPECT_THAT(refusal("train.amp.dtype=bf16"),
-              HasSubstr("train.amp: bf16 mixed precision is not supported yet"));
-  EXPECT_THAT(refusal("train.amp.enabled=true"), HasSubstr("train.amp"));
   EXPECT_THAT(refusal("train.checkpointer.async=true"), HasSubstr("set it to false"));
   EXPECT_EQ(refusal("train.zero_optimization.stage=3"), "no error");
   EXPECT_EQ(refusal("train.activation_checkpoint={enabled: true, every: 2}"), "no error");
@@ -176,6 +173,11 @@ TEST(Consistency, ContradictingKeysAreRefused) {
   auto refusal = [](const std::string& text) { return error_of([&] { parse(text, "f"); }); };
   EXPECT_THAT(refusal("train: {train_iter: 3, train_epoch: 1}"),
               HasSubstr("give one of train_iter"));
+  EXPECT_THAT(refusal("train: {dtype: fp64, amp: {dtype: bf16}}"), HasSubstr("in fp32"));
+  EXPECT_THAT(refusal("train: {amp: {dtype: bf16, loss_scale: 8}}"), HasSubstr("no loss scale"));
+  EXPECT_THAT(refusal("train: {amp: {dtype: fp16, min_scale: 8, initial_scale: 4}}"),
+              HasSubstr("min_scale <= initial_scale"));
+  EXPECT_THAT(refusal("optim: {ema: {decay: 1}}"), HasSubstr("give less"));
   EXPECT_THAT(refusal("train: {train_epoch: 0}"), HasSubstr("more than 0 passes"));
   EXPECT_THAT(refusal("train: {dist: {schedule_file: mine.txt, schedule: zb-v}}"),
               HasSubstr("schedule_file mine.txt is the whole schedule, so schedule zb-v would"));

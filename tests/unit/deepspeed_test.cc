@@ -45,6 +45,18 @@ TEST(DeepSpeed, TheSubsetBecomesSettings) {
   EXPECT_EQ(config.optim.clip_grad_max_norm, 0.5);
 }
 
+TEST(DeepSpeed, TheLossScaleOfFp16) {
+  const config::Amp amp = run(R"({"train_batch_size": 4, "fp16": {"enabled": true, "loss_scale": 0,
+      "initial_scale_power": 12, "loss_scale_window": 500, "hysteresis": 3, "min_loss_scale": 4,
+      "consecutive_hysteresis": false}})").train.amp;
+  EXPECT_EQ(amp, (config::Amp{.enabled = true, .dtype = "fp16", .initial_scale = 4096,
+                              .growth_interval = 500, .hysteresis = 3, .min_scale = 4}));
+  EXPECT_EQ(run(R"({"fp16": {"enabled": true, "loss_scale": 128}})").train.amp.loss_scale, 128);
+  EXPECT_FALSE(run(R"({"fp16": {"enabled": false, "loss_scale": 128}})").train.amp.enabled);
+  EXPECT_THAT(refusal(R"({"fp16": {"enabled": true, "consecutive_hysteresis": true}})"),
+              HasSubstr("consecutive_hysteresis"));
+}
+
 TEST(DeepSpeed, AutoLeavesAKeyToTheRun) {
   const DeepSpeed given = parse_deepspeed(
       R"({"train_batch_size": "auto", "fp16": {"enabled": "auto"}, "gradient_clipping": "auto",

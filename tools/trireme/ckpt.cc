@@ -24,7 +24,7 @@ using checkpoint::Checkpoint;
 struct Flags {
   std::string a, b, to = "hf", dtype;
   int tensor_parallel = 1, pipeline_parallel = 1;
-  bool optimizer = false, json = false;
+  bool optimizer = false, average = false, json = false;
 };
 
 void print(const Json& json) {
@@ -92,7 +92,8 @@ void inspect(const Flags& flags) {
 }
 
 void convert(const Flags& flags) {
-  checkpoint::ConvertOptions options{.dtype = {}, .optimizer = flags.optimizer};
+  checkpoint::ConvertOptions options{
+      .dtype = {}, .optimizer = flags.optimizer, .average = flags.average};
   if (!flags.dtype.empty()) {
     options.dtype = base::dtype_of(flags.dtype);
     if (!base::is_floating(*options.dtype)) {
@@ -191,6 +192,8 @@ void add_ckpt(CLI::App& program) {
                     "type of the weights: fp64, fp32, bf16 or fp16 (default: as stored)");
     one->add_flag("--optimizer", flags->optimizer,
                   "with the optimizer's state (--to split always has it)");
+    one->add_flag("--ema", flags->average,
+                  "the weights' moving averages (optim.ema) in place of the weights");
     if (merge) continue;
     one->add_option("--to", flags->to, "layout of the destination")
         ->check(CLI::IsMember({"hf", "split", "oslo"}))

@@ -38,8 +38,32 @@ void build_folder(std::string destination, const std::function<void(const std::s
   }
 }
 
-base::DType stored_dtype(const LogicalTensor& tensor, const ConvertOptions& options) {
-  bool convert = options.dtype && !tensor.optimizer && base::is_floating(tensor.dtype);
+/// The source's tensor that becomes `name` in the destination.
+std::string source_of(const Checkpoint& source, const std::string& name,
+                      const ConvertOptions& options) {
+  const std::string average = name + ".ema";
+  return options.average && source.tensors().contains(average) ? average : name;
+}
+
+void check_average(const Checkpoint& source, const ConvertOptions& options) {
+  if (!options.average) return;
+  if (options.optimizer)
+    throw base::ConfigError(
+        "the optimizer's tensors belong to the trained weights, not to their averages; convert one "
+        "of them");
+  if (std::ranges::none_of(source.tensors(),
+                           [](const auto& entry) { return entry.first.ends_with(".ema"); }))
+    throw base::ConfigError(
+        fmt::format("{}: there are no moving averages in it: the run keeps them with "
+                    "optim.ema.decay, and a copy without the optimizer's files loses them",
+                    source.path()));
+}
+
+base::DType stored_dtype(const Checkpoint& source, const std::string& name,
+                         const ConvertOptions& options) {
+  const LogicalTensor& tensor = source.tensors().at(source_of(source, name, options));
+  const bool parameter = !source.tensors().at(name).optimizer;
+  bool convert = options.dtype && parameter && base::is_floating(tensor.dtype);
   return convert ? *options.dtype : tensor.dtype;
 }
 
@@ -48,8 +72,8 @@ std::vector<TensorEntry> entries_of(const Checkpoint& source, bool optimizer,
                                     const ConvertOptions& options) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : source.tensors()) {
-    if (tensor.optimizer == optimizer)
-      entries.push_back({name, stored_dtype(tensor, options), tensor.shape});
+    if (tensor.optimizer == optimizer && !(optimizer && options.average))
+      entries.push_back({name, stored_dtype(source, name, options), tensor.shape});
   }
   std::sort(entries.begin(), entries.end(), formats::written_before);
   return entries;
@@ -65,7 +89,7 @@ void set_dtype(base::Json& config, const Checkpoint& source, const ConvertOption
   for (const auto& [name, tensor] : source.tensors()) {
     if (tensor.optimizer || !base::is_floating(tensor.dtype)) continue;
     config.erase("torch_dtype");
-    switch (stored_dtype(tensor, options)) {
+    switch (stored_dtype(source, name, options)) {
       case base::DType::f64:
         config["dtype"] = "float64";
         break;
@@ -105,6 +129,7 @@ const layout::ParamSpec* spec_of(const std::string& name,
 
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options) {
+  check_average(source, options);
   bool with_optimizer = options.optimizer && source.manifest() && source.has_optimizer();
   int64_t count = 0;
   build_folder(destination, [&](const std::string& folder) {
@@ -117,7 +142,7 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
       SafetensorsWriter writer(folder + "/" + file, entries_of(source, optimizer, options),
                                {{"format", "pt"}});
       for (const TensorEntry& entry : writer.order()) {
-        at::Tensor tensor = source.read_whole(entry.name).to(dist::scalar_type(entry.dtype));
+        at::Tensor tensor = source.read_whole(source_of(source, entry.name, options)).to(dist::scalar_type(entry.dtype));
         std::span<const std::byte> bytes = bytes_of(tensor);
         writer.write(entry.name, bytes);
         manifest.checksums[file][entry.name] = base::hash_bytes(bytes.data(), bytes.size());
@@ -134,6 +159,7 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
 int64_t convert_to_split(const Checkpoint& source, const std::string& destination,
                          const layout::ModelDescription& description, const layout::Mesh& mesh,
                          const ConvertOptions& options) {
+  check_average(source, options);
   int64_t count = 0;
   build_folder(destination, [&](const std::string& folder) {
     Manifest manifest = manifest_for(source);
@@ -187,7 +213,8 @@ int64_t convert_to_split(const Checkpoint& source, const std::string& destinatio
         for (const StoredPart& part : index[entry.name].parts) {
           at::Tensor data =
               at::empty(part.slice.shape(), at::dtype(dist::scalar_type(entry.dtype)));
-          source.read({entry.name, entry.shape, part.slice, part.flat, data, true});
+          source.read({source_of(source, entry.name, options), entry.shape, part.slice, part.flat,
+                       data, true});
           writers[part.file]->write(entry.name, bytes_of(data));
           manifest.checksums[part.file][entry.name] =
               base::hash_bytes(data.data_ptr(), data.nbytes());
@@ -205,6 +232,7 @@ int64_t convert_to_split(const Checkpoint& source, const std::string& destinatio
 int64_t convert_to_oslo(const Checkpoint& source, const std::string& destination,
                         const layout::ModelDescription& description, int tensor_parallel,
                         int stages, const ConvertOptions& options) {
+  check_average(source, options);
   if (tensor_parallel < 1)
     throw base::ConfigError(
         fmt::format("{} tensor-parallel ranks; give 1 or more", tensor_parallel));
@@ -240,7 +268,8 @@ int64_t convert_to_oslo(const Checkpoint& source, const std::string& destination
     for (const TensorEntry& entry : entries) {
       for (const auto& [file, slice] : files_of[entry.name]) {
         at::Tensor data = at::empty(slice.shape(), at::dtype(dist::scalar_type(entry.dtype)));
-        source.read({entry.name, entry.shape, slice, {0, slice.count()}, data, true});
+        source.read({source_of(source, entry.name, options), entry.shape, slice,
+                     {0, slice.count()}, data, true});
         writers[file]->write(entry.name, bytes_of(data));
       }
       ++count;

@@ -11,9 +11,11 @@
 
 namespace trireme::checkpoint {
 
+/// ConfigError for averages where the source keeps none, and with the optimizer.
 struct ConvertOptions {
   std::optional<base::DType> dtype;  // of floating parameters; nothing: as stored
   bool optimizer = false;            // convert_to_hf: with the optimizer's tensors
+  bool average = false;  // the weights' moving averages in their place, without the optimizer
 };
 
 /// Writes a Hugging Face folder: config.json, model.safetensors, the tokenizer's files. With the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -34,6 +35,13 @@ constexpr Counterpart kSame[] = {
     {"optimizer.params.weight_decay", "optim.weight_decay"},
     {"optimizer.params.momentum", "optim.momentum"},
     {"optimizer.params.nesterov", "optim.nesterov"},
+};
+
+// The same, of `train.amp` for fp16.
+constexpr Counterpart kScale[] = {
+    {"fp16.loss_scale_window", "growth_interval"},
+    {"fp16.hysteresis", "hysteresis"},
+    {"fp16.min_loss_scale", "min_scale"},
 };
 
 // Keys, or whole sections, that tune how DeepSpeed works and not what it computes.
@@ -75,6 +83,8 @@ constexpr std::string_view kFeatures[] = {
 constexpr std::string_view kHandled[] = {
     "gradient_clipping", "optimizer.type", "optimizer.params.adam_w_mode",
     "optimizer.params.bias_correction", "fp16.enabled", "bf16.enabled", "fp16.auto_cast",
+    "fp16.loss_scale", "fp16.initial_scale_power", "fp16.loss_scale_window", "fp16.hysteresis",
+    "fp16.min_loss_scale", "fp16.consecutive_hysteresis",
     "scheduler.type", "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr",
     "scheduler.params.warmup_num_steps", "scheduler.params.warmup_type",
     "scheduler.params.total_num_steps", "scheduler.params.warmup_min_ratio",
@@ -172,7 +182,18 @@ class Reader {
     if (half && brain) refuse("fp16.enabled", "fp16 and bf16 are both on; switch one off");
     if (flag("fp16.auto_cast", false))
       refuse("fp16.auto_cast", "weights are of the low precision themselves; set it to false");
-    if (half || brain) set("train.amp", {{"enabled", true}, {"dtype", half ? "fp16" : "bf16"}});
+    if (flag("fp16.consecutive_hysteresis", false))
+      refuse("fp16.consecutive_hysteresis", "only a rise of the scale forgives overflows; remove it");
+    if (!half && !brain) return;
+    Json amp = {{"enabled", true}, {"dtype", half ? "fp16" : "bf16"}};
+    if (half) {
+      // 0 is DeepSpeed's word for a dynamic scale.
+      if (const double fixed = number("fp16.loss_scale", 0); fixed != 0) amp["loss_scale"] = fixed;
+      amp["initial_scale"] = std::exp2(number("fp16.initial_scale_power", 16));
+      for (const Counterpart& same : kScale)
+        if (const Json* value = find(same.key)) amp[same.ours] = *value;
+    }
+    set("train.amp", amp);
   }
 
   void optimizer() {

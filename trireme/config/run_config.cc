@@ -29,6 +29,30 @@ int64_t times(int64_t a, int64_t b, std::string_view what) {
 
 }  // namespace
 
+void check_amp(const Train& train) {
+  const Amp& amp = train.amp;
+  if (!amp.enabled) return;
+  if (train.dtype != "fp32") {
+    throw ConfigError(fmt::format(
+        "train.dtype {} with train.amp.enabled: mixed precision keeps its master weights in fp32; "
+        "set train.dtype=fp32 or train.amp.enabled=false",
+        train.dtype));
+  }
+  if (amp.dtype != "fp16" && amp != Amp{.enabled = true, .dtype = amp.dtype}) {
+    throw ConfigError(
+        fmt::format("train.amp: {} has fp32's range and needs no loss scale; remove the keys that "
+                    "are about it, or set train.amp.dtype=fp16",
+                    amp.dtype));
+  }
+  if (!(amp.min_scale <= amp.initial_scale && amp.initial_scale <= amp.max_scale)) {
+    throw ConfigError(fmt::format(
+        "train.amp: expected min_scale <= initial_scale <= max_scale, given {}, {} and {}",
+        amp.min_scale, amp.initial_scale, amp.max_scale));
+  }
+  if (amp.backoff_factor == 0)
+    throw ConfigError("train.amp.backoff_factor: 0 would end the scale; give 0.5, for example");
+}
+
 void check_consistent(const RunConfig& config) {
   const Train& train = config.train;
   if (!config.model.is_object()) {
@@ -49,6 +73,7 @@ void check_consistent(const RunConfig& config) {
       given != 0 && given != 3) {
     throw ConfigError("train.batch_rampup: give start, increment and samples, or none of them");
   }
+  check_amp(train);
   check_scheduler(train.scheduler);
   const Dist& dist = train.dist;
   if (dist.schedule_file && (dist.schedule != Dist{}.schedule || dist.chunks)) {
@@ -90,6 +115,8 @@ void check_consistent(const RunConfig& config) {
     throw ConfigError(
         "optim.clip_grad_value: 0 would remove all gradients; null switches clipping off");
   }
+  if (config.optim.ema.decay == 1)
+    throw ConfigError("optim.ema.decay: 1 would keep the first weights; give less");
   for (const ParamGroup& group : config.optim.groups) {
     if (group.pattern.empty())
       throw ConfigError("optim.groups: a group without a pattern; give one, such as '*.bias'");
@@ -150,10 +177,6 @@ void check_supported(const RunConfig& config) {
   auto refuse = [](std::string_view key, const auto& value, std::string_view instead) {
     throw ConfigError(fmt::format("{}: {} is not supported yet; {}", key, value, instead));
   };
-  if (train.amp.enabled) {
-    refuse("train.amp", train.amp.dtype + " mixed precision",
-           "set train.amp.enabled=false and choose train.dtype fp32 or fp64");
-  }
   if (train.checkpointer.async) {
     refuse("train.checkpointer.async", "writing checkpoints while training goes on",
            "set it to false; training then waits for the files");

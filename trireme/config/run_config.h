@@ -108,6 +108,11 @@ struct Dist {
 struct Amp {
   bool enabled = false;
   std::string dtype = "bf16";
+  std::optional<double> loss_scale = {};
+  double initial_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 1000, hysteresis = 2;
+  double min_scale = 1, max_scale = 4294967296;
+  bool report_overflow = false;
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -116,8 +121,36 @@ struct Amp {
     v("dtype", self.dtype,
       Field{.help = "the low precision; given without `enabled` it switches the feature on",
             .choices = {"bf16", "fp16"}});
+    v("loss_scale", self.loss_scale,
+      Field{"fp16: a fixed factor of the loss; null: one that moves with the overflows", 1});
+    v("initial_scale", self.initial_scale, Field{"fp16: the moving factor's first value", 1});
+    v("growth_factor", self.growth_factor, Field{"fp16: how far it rises at a time", 1});
+    v("backoff_factor", self.backoff_factor, Field{"fp16: how far it falls at a time", 0, 1});
+    v("growth_interval", self.growth_interval,
+      Field{"fp16: steps in a row without overflow after which it rises", 1});
+    v("hysteresis", self.hysteresis,
+      Field{"fp16: it falls from this many overflows on; rising starts the count anew", 1});
+    v("min_scale", self.min_scale, Field{"fp16: its smallest value", 1});
+    v("max_scale", self.max_scale, Field{"fp16: its largest value", 1});
+    v("report_overflow", self.report_overflow,
+      Field{"fp16: name the first gradient that overflowed"});
   }
   bool operator==(const Amp&) const = default;
+};
+
+struct Divergence {
+  std::string action = "stop";
+  int64_t limit = 10;
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("action", self.action,
+      Field{.help = "what follows on a loss or gradient that is not finite: the run stops, the step "
+                    "is skipped, or it is taken as it is",
+            .choices = {"stop", "skip", "ignore"}});
+    v("limit", self.limit, Field{"skip: steps in a row, after which the run stops", 1});
+  }
+  bool operator==(const Divergence&) const = default;
 };
 
 struct ActivationCheckpoint {
@@ -312,6 +345,7 @@ struct Train {
   BatchRampup batch_rampup = {};
   Dist dist = {};
   Amp amp = {};
+  Divergence divergence = {};
   ActivationCheckpoint activation_checkpoint = {};
   ZeroOptimization zero_optimization = {};
   Checkpointer checkpointer = {};
@@ -346,6 +380,7 @@ struct Train {
     v("batch_rampup", self.batch_rampup, Field{"smaller steps at the start of the run"});
     v("dist", self.dist, Field{"how the ranks are used"});
     v("amp", self.amp, Field{"mixed precision"});
+    v("divergence", self.divergence, Field{"the watch over losses and gradients"});
     v("activation_checkpoint", self.activation_checkpoint, Field{"recomputation"});
     v("zero_optimization", self.zero_optimization, Field{"ZeRO"});
     v("checkpointer", self.checkpointer, Field{"checkpoints"});
@@ -360,6 +395,8 @@ struct Train {
       Field{.help = "type of weights and arithmetic where amp is off",
             .choices = {"fp32", "fp64"}});
   }
+  /// The type of weights and activations.
+  const std::string& working_dtype() const { return amp.enabled ? amp.dtype : dtype; }
   bool operator==(const Train&) const = default;
 };
 
@@ -381,6 +418,18 @@ struct ParamGroup {
   bool operator==(const ParamGroup&) const = default;
 };
 
+struct Ema {
+  std::optional<double> decay = {};
+
+  template <class Self, class V>
+  static void visit(Self& self, V&& v) {
+    v("decay", self.decay,
+      Field{"keep average = decay x average + (1 - decay) x weights after each step; null: none", 0,
+            1});
+  }
+  bool operator==(const Ema&) const = default;
+};
+
 struct Optim {
   std::string name = "adamw";
   double lr = 1e-4;
@@ -395,6 +444,7 @@ struct Optim {
   double clip_grad_norm_type = 2.0;
   std::optional<double> clip_grad_value = {};
   Json options = Json::object();
+  Ema ema = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -428,6 +478,7 @@ struct Optim {
     v("clip_grad_value", self.clip_grad_value,
       Field{"largest magnitude of a gradient's element, before the norm is taken; null: any", 0});
     v("options", self.options, Field{"for a plugin's optimizer"});
+    v("ema", self.ema, Field{"exponential moving average of the weights, for use after training"});
   }
   bool operator==(const Optim&) const = default;
 };

@@ -220,8 +220,7 @@ std::string reference() {
       "  feature on; the last file or override that speaks of it decides.\n"
       "- A run writes the resolved file to `output_dir/config.yaml`; training with it repeats the "
       "run.\n"
-      "- In the schema, but refused when switched on until they are built: `train.amp`, "
-      "`train.checkpointer.async`.\n";
+      "- In the schema, but refused when switched on until it is built: `train.checkpointer.async`.\n";
   describe_section<RunConfig>(out, "", "The sections of the file");
   return out;
 }

@@ -108,6 +108,18 @@ void lion_piece(const Piece& piece, const Lion& rule, double grad_scale) {
                   });
 }
 
+template <class T>
+void average_piece(const Piece& piece, double decay) {
+  const hn::ScalableTag<T> d;
+  const auto kept = hn::Set(d, static_cast<T>(decay)), gain = hn::Set(d, static_cast<T>(1 - decay));
+  for_each_vector(static_cast<T*>(piece.param), static_cast<const T*>(piece.grad),
+                  static_cast<T*>(nullptr), static_cast<T*>(nullptr), piece.count,
+                  [&](T* p, const T* g, T*, T*) HWY_ATTR {
+                    hn::StoreU(hn::MulAdd(gain, hn::LoadU(d, g), hn::Mul(kept, hn::LoadU(d, p))), d,
+                               p);
+                  });
+}
+
 // One kind of term of a piece. Four sums run side by side over its quarters: an addition waits for
 // the one before it, and one stream of reads does not fill the memory's bandwidth. What is not
 // finite shows in the sum of magnitudes; squares of fp32 cannot overflow a double, so they show it
@@ -181,6 +193,9 @@ void lion_of(at::ScalarType type, const Piece& piece, const Lion& rule, double g
   type == at::kDouble ? lion_piece<double>(piece, rule, grad_scale)
                       : lion_piece<float>(piece, rule, grad_scale);
 }
+void average_of(at::ScalarType type, const Piece& piece, double decay) {
+  type == at::kDouble ? average_piece<double>(piece, decay) : average_piece<float>(piece, decay);
+}
 NormTerm norm_of(at::ScalarType type, const Piece& piece, Norm kind) {
   return type == at::kDouble ? norm_as<double>(piece, kind) : norm_as<float>(piece, kind);
 }
@@ -227,6 +242,7 @@ void for_each_block(const std::vector<Piece>& blocks, c10::function_ref<void(siz
 HWY_EXPORT(adam_of);
 HWY_EXPORT(sgd_of);
 HWY_EXPORT(lion_of);
+HWY_EXPORT(average_of);
 HWY_EXPORT(norm_of);
 
 void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale) {
@@ -245,6 +261,12 @@ void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, 
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(lion_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
+}
+
+void average(std::span<const Piece> pieces, at::ScalarType type, double decay) {
+  const auto blocks = cut(pieces, type);
+  const auto kernel = HWY_DYNAMIC_DISPATCH(average_of);
+  for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], decay); });
 }
 
 NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind) {

@@ -46,6 +46,10 @@ struct Lion {
 };
 void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale);
 
+/// average = decay * average + (1 - decay) * value, with `param` the average and `grad` the value.
+/// Local.
+void average(std::span<const Piece> pieces, at::ScalarType type, double decay);
+
 /// What a norm is made of: the sum of magnitudes, the sum of squares or the largest magnitude.
 enum class Norm : uint8_t { absolute, squares, largest };
 struct NormTerm {

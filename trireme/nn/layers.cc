@@ -178,6 +178,9 @@ struct DroppedAttention {
 
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& samples,
                   const DroppedAttention& drops) {
+  // Scores of 16 bits would be off by more than the softmax can bear.
+  if (const at::ScalarType type = q.scalar_type(); at::isReducedFloatingType(type))
+    return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), samples, drops).to(type);
   at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(drops.scale);
   scores = scores.masked_fill(visible(q.size(2), k.size(2)).logical_not(), -std::numeric_limits<double>::infinity());
   at::Tensor weights =

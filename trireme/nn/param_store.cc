@@ -33,10 +33,10 @@ at::Tensor view(const Bucket& bucket, size_t index, const at::Tensor& whole) {
 }
 
 template <class T>
-void fill(Param& param, uint64_t seed) {
+void fill(const Param& param, uint64_t seed, at::Tensor& values) {
   const Init& init = param.spec.init;
   uint64_t key = base::stream_key(seed, param.spec.name);
-  T* out = param.data.data_ptr<T>();
+  T* out = values.mutable_data_ptr<T>();
   layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run run) {
     kernels::parallel_for(run.count, 1 << 14, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -59,18 +59,20 @@ void fill(Param& param, uint64_t seed) {
 
 }  // namespace
 
-void initialize(Param& param, uint64_t seed) {
-  switch (param.data.scalar_type()) {
-    case at::kDouble: return fill<double>(param, seed);
-    case at::kFloat: return fill<float>(param, seed);
-    case at::kBFloat16: return fill<at::BFloat16>(param, seed);
-    case at::kHalf: return fill<at::Half>(param, seed);
-    default: throw base::InternalError(param.spec.name + ": no initial values for this dtype");
-  }
-}
-
 at::ScalarType wide_type(base::DType dtype) {
   return dtype == base::DType::f64 ? at::kDouble : at::kFloat;
+}
+
+void initialize(const Param& param, uint64_t seed, at::Tensor values) {
+  base::check(values.is_contiguous() && values.numel() == param.slice.count(),
+              "{}: its initial values need {} elements", param.spec.name, param.slice.count());
+  switch (values.scalar_type()) {
+    case at::kDouble: return fill<double>(param, seed, values);
+    case at::kFloat: return fill<float>(param, seed, values);
+    case at::kBFloat16: return fill<at::BFloat16>(param, seed, values);
+    case at::kHalf: return fill<at::Half>(param, seed, values);
+    default: throw base::InternalError(param.spec.name + ": no initial values for this dtype");
+  }
 }
 
 Sharding zero_sharding(int stage, int ranks, int rank) {
@@ -147,7 +149,7 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
     bucket.shard = layout::split_range(bucket.size, sharding.ranks, sharding.rank);
     const base::DType dtype = bucket.params.front()->spec.dtype;
     bucket.set_data(at::zeros({bucket.size}, dist::scalar_type(dtype)));
-    for (Param* param : bucket.params) initialize(*param, seed);
+    for (Param* param : bucket.params) initialize(*param, seed, param->data);
     if (sharding.parameters) {
       bucket.data_shard = zeros(bucket.shard.size(), dist::scalar_type(dtype));
       bucket.data_shard.copy_(bucket.data.narrow(0, bucket.shard.begin, bucket.shard.size()));

@@ -27,7 +27,7 @@ struct Param {
   layout::ParamSpec spec;
   layout::Slice slice;
   at::Tensor data;  // local part
-  at::Tensor grad;  // same shape; fp32, or fp64 where the parameter is; none where it is frozen
+  at::Tensor grad;  // same shape, of wide_type; none where it is frozen
   std::vector<int> layers = {};  // chain links of this rank that use it
   int64_t uses = 0;  // by the layers of this rank, per micro-batch
   int64_t contributions = 0;  // in this step
@@ -102,7 +102,8 @@ class ParamStore {
   int64_t micro_batches_ = 0;
 };
 
-/// Writes the initial values of a parameter's local slice.
-void initialize(Param& param, uint64_t seed);
+/// Writes the initial values of a parameter's local slice into `values`, which has its elements and
+/// any floating type. They are drawn in fp32 and rounded to that type.
+void initialize(const Param& param, uint64_t seed, at::Tensor values);
 
 }  // namespace trireme::nn

@@ -38,6 +38,11 @@ bool skipped(Param* param) {
   return param->frozen;
 }
 
+// Few numbers that the arithmetic needs in at least fp32.
+at::Tensor widened(const at::Tensor& t) {
+  return at::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t;
+}
+
 // Counts a contribution: is it the first one? That replaces the gradient, the others are added:
 // nobody fills large buffers with zeros, and the first product need not read them.
 bool begins(Param* param) {
@@ -48,6 +53,11 @@ bool begins(Param* param) {
 void add(Param* param, const at::Tensor& contribution) {
   if (skipped(param)) return;
   begins(param) ? param->grad.copy_(contribution) : param->grad.add_(contribution);
+}
+
+// The sum over rows, made in the type of the gradient.
+void add_rows(Param* param, const at::Tensor& rows) {
+  if (!skipped(param)) add(param, rows.sum(0, false, param->grad.scalar_type()));
 }
 
 // a^T b. 16-bit products are made in 16 bits and added in fp32.
@@ -89,7 +99,7 @@ struct Linear : torch::autograd::Function<Linear> {
     }
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, x = rows_of(x)] {
       in_out ? add_product(weight, x, gy) : add_product(weight, gy, x);
-      if (bias) add(bias, gy.sum(0));
+      if (bias) add_rows(bias, gy);
     });
     return {gx, {}, {}, {}, {}, {}};
   }
@@ -106,7 +116,7 @@ struct AddBias : torch::autograd::Function<AddBias> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto* bias = pointer<Param>(ctx, "bias");
     contribute(pointer<WeightQueue>(ctx, "queue"),
-               [bias, gy = rows_of(grads[0])] { add(bias, gy.sum(0)); });
+               [bias, gy = rows_of(grads[0])] { add_rows(bias, gy); });
     return {grads[0], {}, {}, {}};
   }
 };
@@ -152,7 +162,9 @@ struct Embedding : torch::autograd::Function<Embedding> {
 struct LayerNorm : torch::autograd::Function<LayerNorm> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
                             Param* weight, Param* bias, double eps, WeightQueue* queue) {
-    auto [y, mean, rstd] = at::native_layer_norm(x, {x.size(-1)}, weight->data, bias->data, eps);
+    // With parameters in fp32 the statistics of 16-bit rows are kept in fp32 as well.
+    auto [y, mean, rstd] =
+        at::native_layer_norm(x, {x.size(-1)}, widened(weight->data), widened(bias->data), eps);
     ctx->save_for_backward({x, mean, rstd});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
@@ -168,8 +180,8 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
     at::Tensor x = saved[0].detach(), gy = grads[0].detach().contiguous();
     at::Tensor mean = saved[1], rstd = saved[2];
     auto backward = [=](std::array<bool, 3> wanted) {
-      return at::native_layer_norm_backward(gy, x, {x.size(-1)}, mean, rstd, weight->data,
-                                            bias->data, wanted);
+      return at::native_layer_norm_backward(gy, x, {x.size(-1)}, mean, rstd, widened(weight->data),
+                                            widened(bias->data), wanted);
     };
     at::Tensor gx;
     if (queue) {

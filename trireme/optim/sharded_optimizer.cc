@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
@@ -71,13 +72,12 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
 }
 
 void ShardedOptimizer::add(nn::Bucket& bucket) {
-  const at::Tensor& data = bucket.data_shard.defined() ? bucket.data_shard : bucket.data;
-  const at::Tensor& grad = bucket.grad_shard.defined() ? bucket.grad_shard : bucket.grad;
-  base::check(grad.defined() && grad.scalar_type() == data.scalar_type(),
-              "the optimizer steps fp32 or fp64 parameters with gradients of their type");
+  base::check(bucket.has_grad(), "the optimizer steps parameters with gradients");
   BucketState& entry = buckets_.emplace_back();
   entry.bucket = &bucket;
   entry.range = sharded_ ? sync_.shard(bucket) : layout::Range{0, bucket.size};
+  entry.values = stepped(entry).to(nn::wide_type(bucket.params.front()->spec.dtype));
+  if (options_.ema.decay) entry.average = entry.values.clone();
   for (size_t i = 0; i < bucket.params.size(); ++i) {
     const nn::Param* param = bucket.params[i];
     const layout::Range held = shifted(layout::intersect(place(bucket, i), entry.range), bucket.offsets[i]);
@@ -86,7 +86,7 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
     for (const State& kind : own.kinds)
       own.tensors.push_back(
           at::zeros({kind.shape ? layout::element_count(*kind.shape) : held.size()},
-                    at::TensorOptions(data.scalar_type())));
+                    at::TensorOptions(entry.values.scalar_type())));
     const bool keeps_whole =
         std::ranges::any_of(own.kinds, [](const State& kind) { return kind.shape.has_value(); });
     // Segments end where shards do, with ZeRO 0 too: data ranks share the work of the norm, and its
@@ -100,7 +100,8 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
       const layout::Range range = shifted(flat, -bucket.offsets[i]);
       Segment segment{.param = param,
                       .flat = flat,
-                      .data = piece(bucket, bucket.data, bucket.data_shard, range),
+                      .data = entry.values.narrow(
+                          0, flat.size() > 0 ? range.begin - entry.range.begin : 0, flat.size()),
                       .grad = piece(bucket, bucket.grad, bucket.grad_shard, range),
                       .state = {},
                       .weight_decay = weight_decay_of(param->spec.name, options_),
@@ -109,31 +110,57 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
         segment.state.push_back(own.kinds[s].shape ? own.tensors[s]
                                                    : own.tensors[s].narrow(
                                                          0, flat.begin - held.begin, flat.size()));
-      if (r == mesh_->dp.rank() && counts_for_norm(param->spec, mesh_->coord))
-        counted_.push_back(segment);
+      if (r == mesh_->dp.rank()) {
+        if (counts_for_norm(param->spec, mesh_->coord))
+          counted_.push_back(segment);
+        else if (param->spec.layout.tp == layout::Sbp::invariant())
+          copies_.push_back(segment);
+      }
       entry.segments.push_back(std::move(segment));
     }
   }
 }
 
-StepReport ShardedOptimizer::step(double lr) {
+StepReport ShardedOptimizer::step(double lr, const StepOptions& options) {
   StepReport report;
   const auto began = std::chrono::steady_clock::now();
   sync_.finish();
   report.wait_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  report.grad_norm = total_norm(counted_, options_.clip_grad_norm_type, mesh_->world);
+  const auto norm_now = [&] {
+    return total_norm(counted_, copies_, options_.clip_grad_norm_type, mesh_->world) /
+           options.loss_scale;
+  };
+  report.grad_norm = norm_now();
+  report.finite = std::isfinite(report.grad_norm);
+  if (!report.finite && !options.take_not_finite) return report;
   double norm = report.grad_norm;
   if (options_.clip_grad_value) {
+    const double bound = *options_.clip_grad_value * options.loss_scale;
     for (const BucketState& entry : buckets_)
-      for (const Segment& segment : entry.segments)
-        segment.grad.clamp_(-*options_.clip_grad_value, *options_.clip_grad_value);
-    if (options_.clip_grad_max_norm)
-      norm = total_norm(counted_, options_.clip_grad_norm_type, mesh_->world);
+      for (const Segment& segment : entry.segments) segment.grad.clamp_(-bound, bound);
+    if (options_.clip_grad_max_norm) norm = norm_now();
   }
   report.clip_factor = clip_factor(norm, options_.clip_grad_max_norm);
   ++steps_;
-  update(lr, report.clip_factor);
+  update(lr, report.clip_factor / options.loss_scale);
   return report;
+}
+
+std::string ShardedOptimizer::first_not_finite() const {
+  std::vector<Segment> own = counted_;
+  own.insert(own.end(), copies_.begin(), copies_.end());
+  return optim::first_not_finite(own, mesh_->coord.pp, mesh_->world);
+}
+
+void ShardedOptimizer::start_averages() {
+  if (!options_.ema.decay) return;
+  for (BucketState& entry : buckets_) entry.average = entry.values.clone();
+}
+
+std::vector<std::string> ShardedOptimizer::state_names() const {
+  std::vector<std::string> names = optimizer_->state_names();
+  if (options_.ema.decay) names.push_back("ema");
+  return names;
 }
 
 void ShardedOptimizer::update(double lr, double grad_scale) {
@@ -142,6 +169,8 @@ void ShardedOptimizer::update(double lr, double grad_scale) {
   for (BucketState& entry : buckets_) {
     if (!optimizer_->collective()) optimizer_->step(entry.segments, lr, steps_, grad_scale);
     nn::Bucket& bucket = *entry.bucket;
+    if (has_masters(entry)) stepped(entry).copy_(entry.values);
+    if (options_.ema.decay) average(entry);
     if (bucket.data_shard.defined()) {
       base::check(!bucket.data.defined(), "parameters are stepped while they are gathered");
       continue;
@@ -155,12 +184,63 @@ void ShardedOptimizer::update(double lr, double grad_scale) {
   for (comm::Work& gather : gathers) gather.wait();
 }
 
+at::Tensor ShardedOptimizer::stepped(const BucketState& entry) {
+  const nn::Bucket& bucket = *entry.bucket;
+  return bucket.data_shard.defined() ? bucket.data_shard
+                                     : bucket.data.narrow(0, entry.range.begin, entry.range.size());
+}
+
+bool ShardedOptimizer::has_masters(const BucketState& entry) {
+  const base::DType dtype = entry.bucket->params.front()->spec.dtype;
+  return dist::scalar_type(dtype) != entry.values.scalar_type();
+}
+
+void ShardedOptimizer::average(BucketState& entry) {
+  const kernels::Piece piece{.param = entry.average.mutable_data_ptr(),
+                             .grad = entry.values.const_data_ptr(),
+                             .count = entry.values.numel()};
+  kernels::average({&piece, 1}, entry.values.scalar_type(), *options_.ema.decay);
+}
+
+nn::TensorPart ShardedOptimizer::part(const ParamState& own, std::string name,
+                                      at::Tensor data) const {
+  return {.name = std::move(name),
+          .global_shape = own.param->spec.shape,
+          .slice = own.param->slice,
+          .flat = own.flat,
+          .data = std::move(data),
+          .owner = counts_for_norm(own.param->spec, mesh_->coord) &&
+                   (sharded_ || mesh_->dp.rank() == 0)};
+}
+
+at::Tensor ShardedOptimizer::of_param(const BucketState& entry, size_t index,
+                                      const at::Tensor& flat) {
+  const layout::Range held = entry.params[index].flat;
+  return flat.narrow(0, entry.bucket->offsets[index] + held.begin - entry.range.begin, held.size());
+}
+
+std::vector<nn::TensorPart> ShardedOptimizer::masters() const {
+  std::vector<nn::TensorPart> parts;
+  for (const BucketState& entry : buckets_) {
+    if (!has_masters(entry)) continue;
+    for (size_t i = 0; i < entry.params.size(); ++i) {
+      const ParamState& own = entry.params[i];
+      if (own.flat.size() > 0)
+        parts.push_back(part(own, own.param->spec.name, of_param(entry, i, entry.values)));
+    }
+  }
+  std::ranges::sort(parts, {}, &nn::TensorPart::name);
+  return parts;
+}
+
 std::vector<nn::TensorPart> ShardedOptimizer::state() const {
   std::vector<nn::TensorPart> parts;
   for (const BucketState& entry : buckets_) {
-    for (const ParamState& own : entry.params) {
+    for (size_t i = 0; i < entry.params.size(); ++i) {
+      const ParamState& own = entry.params[i];
       const layout::ParamSpec& spec = own.param->spec;
-      const bool first_data_rank = mesh_->dp.rank() == 0;
+      if (options_.ema.decay && own.flat.size() > 0)
+        parts.push_back(part(own, spec.name + ".ema", of_param(entry, i, entry.average)));
       for (size_t s = 0; s < own.kinds.size(); ++s) {
         const std::string name = spec.name + "." + own.kinds[s].name;
         if (own.kinds[s].shape) {
@@ -171,15 +251,9 @@ std::vector<nn::TensorPart> ShardedOptimizer::state() const {
                            .slice = layout::whole(whole.shape),
                            .flat = {0, own.tensors[s].numel()},
                            .data = own.tensors[s],
-                           .owner = first_data_rank && counts_for_norm(whole, mesh_->coord)});
+                           .owner = mesh_->dp.rank() == 0 && counts_for_norm(whole, mesh_->coord)});
         } else if (own.flat.size() > 0) {
-          parts.push_back(
-              {.name = name,
-               .global_shape = spec.shape,
-               .slice = own.param->slice,
-               .flat = own.flat,
-               .data = own.tensors[s],
-               .owner = counts_for_norm(spec, mesh_->coord) && (sharded_ || first_data_rank)});
+          parts.push_back(part(own, name, own.tensors[s]));
         }
       }
     }

@@ -5,6 +5,10 @@
 // the rest; ZeRO 3 leaves that to the layers' runs (ParamGather). ZeRO 0 and 1 give the same bits,
 // 2 and 3 do.
 //
+// Of 16-bit parameters it keeps fp32 masters of the elements that it steps. A step moves the masters
+// and rounds them to the parameters; a master is the parameter as far as checkpoints are concerned.
+// On request (optim.ema) it keeps a moving average of what it steps, "<parameter>.ema" of the state.
+//
 //   optimizer.sync().begin();  ...backward...;  StepReport report = optimizer.step(lr);
 
 #include <memory>
@@ -16,32 +20,46 @@
 
 namespace trireme::optim {
 
+struct StepOptions {
+  double loss_scale = 1;         // gradients are those of the loss times this
+  bool take_not_finite = false;  // else a gradient that is not finite leaves all as it is
+};
+
 struct StepReport {
-  double grad_norm = 0;    // before clipping
+  double grad_norm = 0;    // of the loss's own gradients, before clipping; NaN: not finite
   double clip_factor = 1;  // what gradients were multiplied by
   double wait_seconds = 0;  // for gradients that were still on their way
+  bool finite = true;      // all elements of all ranks
 };
 
 class ShardedOptimizer {
  public:
-  /// Collective over the world. `mesh` and `store` (materialized with gradients, fp32 or fp64, its
-  /// parameters frozen as `options` says) outlive it.
+  /// Collective over the world. `mesh` and `store` (materialized with gradients, its parameters
+  /// frozen as `options` says) outlive it. Masters start as the parameters are.
   ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
                    const config::Optim& options, int zero_stage);
 
   GradSync& sync() { return sync_; }
-  /// Finishes the sync and takes one step. Gradients stay as they were synchronised, but for the
-  /// clipping of their values. Collective over the world.
-  StepReport step(double lr);
+  /// Finishes the sync and takes one step, on every rank or on none. Gradients stay as they were
+  /// synchronised, but for the clipping of their values. Collective over the world.
+  StepReport step(double lr, const StepOptions& options = {});
+  /// The name of a parameter whose gradient is not finite, after a step that found one: the one that
+  /// backward passes come to first. Collective over the world.
+  std::string first_not_finite() const;
 
   /// Steps taken: the only state that is no tensor.
   int64_t steps_taken() const { return steps_; }
   void set_steps_taken(int64_t steps) { steps_ = steps; }
+  /// The masters that this rank holds, under the parameters' names: views to save or to fill with
+  /// what the parameters were rounded from. None without 16-bit parameters. Local.
+  std::vector<nn::TensorPart> masters() const;
+  /// Lets moving averages start from the parameters (masters) as they are now. Local.
+  void start_averages();
   /// The state that this rank holds, "<parameter>.exp_avg" and so on, by name: views to save or to
   /// fill. Local.
   std::vector<nn::TensorPart> state() const;
   /// "exp_avg" and so on: what any rank may hold.
-  std::vector<std::string> state_names() const { return optimizer_->state_names(); }
+  std::vector<std::string> state_names() const;
 
  private:
   struct ParamState {
@@ -53,10 +71,19 @@ class ShardedOptimizer {
   struct BucketState {
     nn::Bucket* bucket;
     layout::Range range;  // of the flat buffers: what this rank steps
+    at::Tensor values;    // these elements in fp32 or fp64: a view of the bucket, or masters
+    at::Tensor average;   // of them; none without optim.ema
     std::vector<ParamState> params;
     std::vector<Segment> segments;
   };
   void add(nn::Bucket& bucket);
+  /// The bucket's own elements that this rank steps.
+  static at::Tensor stepped(const BucketState& entry);
+  static bool has_masters(const BucketState& entry);
+  void average(BucketState& entry);
+  /// What of a bucket's stepped elements is of a parameter.
+  static at::Tensor of_param(const BucketState& entry, size_t index, const at::Tensor& flat);
+  nn::TensorPart part(const ParamState& own, std::string name, at::Tensor data) const;
   void update(double lr, double grad_scale);
 
   const dist::DeviceMesh* mesh_;
@@ -66,6 +93,7 @@ class ShardedOptimizer {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<BucketState> buckets_;
   std::vector<Segment> counted_;  // for the norm
+  std::vector<Segment> copies_;   // counted by another rank, which made its own
   std::vector<Segment> all_;      // of all buckets, for a collective rule
   int64_t steps_ = 0;
 };

@@ -267,7 +267,7 @@ void Step::backward(const Action& action) {
     weight_known_.wait();
     // Without a counted item in the whole batch there is no mean; all gradients are zero.
     const double mean = result_.weight > 0 ? 1.0 / static_cast<double>(result_.weight) : 0.0;
-    gradients = executor_.stage_.loss_gradients(local, micro_batch, scales_[micro_batch] * mean);
+    gradients = executor_.stage_.loss_gradients(local, micro_batch, scales_[micro_batch] * options_.loss_scale * mean);
   } else {
     gradients = take(Op::B, chunk, micro_batch);
   }

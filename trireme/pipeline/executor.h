@@ -28,6 +28,7 @@ struct RunOptions {
   bool loss = true;                    // needs labels
   bool outputs = false;                // keep what the last chunk returns
   bool record = false;                 // note what ran and when
+  double loss_scale = 1;               // gradients are those of the loss times this
   std::span<nn::KvCache> caches = {};  // one for each micro-batch, or none
 };
 

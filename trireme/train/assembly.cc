@@ -54,7 +54,7 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
                                                    .micro_batches = static_cast<int>(micro_batches),
                                                    .chunks_per_rank = dist.chunks});
   }
-  placement.options = {.dtype = base::dtype_of(config.train.dtype),
+  placement.options = {.dtype = base::dtype_of(config.train.working_dtype()),
                        .sequence_parallel = dist.sequence_parallel,
                        .seed = static_cast<uint64_t>(config.train.seed)};
   placement.blocks_per_chunk = blocks_per_chunk(config, placement.schedule.chunks);

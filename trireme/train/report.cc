@@ -60,6 +60,8 @@ RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh
     memory.parameters += bytes.parameter;
     memory.gradients += bytes.gradient;
     if (optim::is_frozen(spec.name, optim)) continue;
+    if (bytes.gradient > bytes.parameter) split += bytes.gradient;  // masters
+    if (optim.ema.decay) split += bytes.gradient;
     for (const optim::State& state : rule->states(spec)) {
       if (state.shape)
         whole += layout::element_count(*state.shape) * std::max<int64_t>(4, base::size_of(spec.dtype));

@@ -1,5 +1,7 @@
 #include "trireme/train/run_state.h"
 
+#include <ATen/ATen.h>
+
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/wording.h"
@@ -8,10 +10,27 @@
 #include "trireme/checkpoint/together.h"
 #include "trireme/config/load.h"
 #include "trireme/data/identity.h"
+#include "trireme/dist/redistribute.h"
 #include "trireme/models/registry.h"
 #include "trireme/optim/lr.h"
 
 namespace trireme::train {
+namespace {
+
+// A checkpoint holds the masters of 16-bit parameters in their place.
+std::vector<nn::TensorPart> parameters_of(const Assembly& assembly,
+                                          const optim::ShardedOptimizer& optimizer) {
+  std::vector<nn::TensorPart> parts = optimizer.masters();
+  for (nn::TensorPart& part : nn::parts_of(assembly.model->store, assembly.mesh.coord)) {
+    const nn::Param* param = assembly.model->store.find(part.name);
+    const base::DType dtype = param->spec.dtype;
+    const bool has_master = !param->frozen && dist::scalar_type(dtype) != nn::wide_type(dtype);
+    if (!has_master) parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace
 
 void open_folder(const config::RunConfig& config, const comm::Comm& world, base::Logger& log) {
   const std::string& folder = config.train.output_dir;
@@ -27,11 +46,11 @@ void open_folder(const config::RunConfig& config, const comm::Comm& world, base:
 }
 
 std::string save_run(const Prepared& run, const Assembly& assembly, const optim::ShardedOptimizer& optimizer,
-                     const Position& position) {
+                     const StepGuard& guard, const Position& position) {
   const config::RunConfig& config = run.config;
   checkpoint::SaveRequest request;
   request.root = config.train.output_dir + "/checkpoints";
-  request.parameters = nn::parts_of(assembly.model->store, assembly.mesh.coord);
+  request.parameters = parameters_of(assembly, optimizer);
   request.optimizer = optimizer.state();
   request.tokenizer = config.tokenizer.value_or("");
   request.max_to_keep = config.train.checkpointer.max_to_keep.value_or(0);
@@ -43,6 +62,7 @@ std::string save_run(const Prepared& run, const Assembly& assembly, const optim:
                       .model_config = models::resolve_model(run.model),
                       .optimizer = {{"name", config.optim.name},
                                     {"steps_taken", optimizer.steps_taken()},
+                                    {"guard", guard.state()},
                                     {"run_steps", run.length.steps}},
                       .data = data::to_json(run.train_identity),
                       .description = assembly.description,
@@ -100,11 +120,30 @@ std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& mani
                      optim::learning_rate(scheduler, lr, manifest.step, before));
 }
 
-Position restore_run(const checkpoint::Checkpoint& checkpoint, optim::ShardedOptimizer& optimizer) {
+void fill_masters(const Assembly& assembly, optim::ShardedOptimizer& optimizer, const checkpoint::Checkpoint* from) {
+  for (const nn::TensorPart& part : optimizer.masters()) {
+    if (from) {
+      from->read(part);
+      continue;
+    }
+    const nn::Param& param = *assembly.model->store.find(part.name);
+    at::Tensor whole = at::empty({param.slice.count()}, part.data.options());
+    nn::initialize(param, assembly.model->options.seed, whole);
+    at::Tensor values = part.data;
+    values.copy_(whole.narrow(0, part.flat.begin, part.flat.size()));
+  }
+  optimizer.start_averages();
+}
+
+Position restore_run(const checkpoint::Checkpoint& checkpoint, optim::ShardedOptimizer& optimizer, StepGuard& guard) {
   const checkpoint::Manifest& manifest = *checkpoint.manifest();
   std::vector<nn::TensorPart> parts = optimizer.state();
+  std::erase_if(parts, [&](const nn::TensorPart& part) {
+    return part.name.ends_with(".ema") && !checkpoint.tensors().contains(part.name);
+  });
   if (!parts.empty()) checkpoint::load_optimizer(checkpoint, parts, optimizer.state_names());
   optimizer.set_steps_taken(manifest.optimizer.value("steps_taken", manifest.step));
+  guard.restore(manifest.optimizer.value("guard", base::Json()));
   return {.step = manifest.step, .consumed_samples = manifest.consumed_samples};
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/base/log.h"
 #include "trireme/optim/sharded_optimizer.h"
 #include "trireme/train/prepare.h"
+#include "trireme/train/step_guard.h"
 
 namespace trireme::train {
 
@@ -20,7 +21,7 @@ void open_folder(const config::RunConfig& config, const comm::Comm& world, base:
 
 /// Writes a checkpoint of the run; returns its folder. Collective over the world.
 std::string save_run(const Prepared& run, const Assembly& assembly, const optim::ShardedOptimizer& optimizer,
-                     const Position& position);
+                     const StepGuard& guard, const Position& position);
 
 /// ConfigError when a checkpoint carries no training state, that of a run with another model (dropout may change),
 /// optimizer, seed or training data, or stands beyond the run's end. Local; looks at no tensor.
@@ -29,8 +30,12 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
 /// What changes in a run that goes on from `checkpoint`, though it may: a line for the log, empty when nothing does.
 std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& manifest);
 
-/// Fills the optimizer from a checkpoint that check_same_run has passed (make_parameters has read the weights) and
-/// says where the run stands. Local.
-Position restore_run(const checkpoint::Checkpoint& checkpoint, optim::ShardedOptimizer& optimizer);
+/// Gives 16-bit parameters' masters the values that the parameters were rounded from, those of `from` or the initial
+/// ones (null), and lets averages start from them. Local.
+void fill_masters(const Assembly& assembly, optim::ShardedOptimizer& optimizer, const checkpoint::Checkpoint* from);
+
+/// Fills optimizer and guard from a checkpoint that check_same_run has passed (make_parameters and fill_masters have
+/// read the weights) and says where the run stands. Averages that the checkpoint lacks start from the weights. Local.
+Position restore_run(const checkpoint::Checkpoint& checkpoint, optim::ShardedOptimizer& optimizer, StepGuard& guard);
 
 }  // namespace trireme::train

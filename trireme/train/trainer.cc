@@ -38,8 +38,10 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   const int zero_stage = config.train.zero_optimization.effective_stage();
   make_parameters(*run, true, source ? &*source : nullptr, zero_stage);
   optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim, zero_stage);
+  fill_masters(*run, optimizer, source ? &*source : nullptr);
   Position position;
-  if (resumed) position = restore_run(*source, optimizer);
+  StepGuard guard(config.train);
+  if (resumed) position = restore_run(*source, optimizer, guard);
   OverlappedSync overlap(optimizer.sync(), run->parameters.get());
   pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(config), &overlap);
   std::optional<Evaluator> evaluator;
@@ -77,29 +79,29 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     Stopwatch watch;
     std::vector<nn::Batch> batches = to_tensors(loader.next());
     Phases phases{.data = watch.lap(), .checkpoint = std::exchange(checkpoint_seconds, 0)};
+    const std::optional<double> loss_scale = guard.loss_scale();
     const bool traced = config.train.trace.covers(position.step + 1);
     pipeline::StepResult result = execute_pipeline(
         executor, optimizer, batches,
         {.seed = static_cast<uint64_t>(config.train.seed), .step = static_cast<uint64_t>(position.step)},
-        {.record = traced});
+        {.record = traced, .loss_scale = loss_scale.value_or(1)});
     phases.forward = result.forward_seconds;
     phases.backward = result.backward_seconds;
     phases.wait = watch.lap() - phases.forward - phases.backward;
-    double lr = optim::learning_rate(config.train.scheduler, config.optim.lr, position.step, length.steps);
-    // Without a counted token there is no gradient, and a step would only decay the weights.
-    optim::StepReport report;
-    if (result.weight > 0) report = optimizer.step(lr);
-    else optimizer.sync().finish();
-    phases.wait += report.wait_seconds;
-    phases.optimizer = watch.lap() - report.wait_seconds;
-    ++position.step;
+    // A skipped step moves neither the weights nor the learning rate.
+    double lr = optim::learning_rate(config.train.scheduler, config.optim.lr, optimizer.steps_taken(), length.steps);
     const int64_t samples = std::min(batch_size(position.consumed_samples), end - position.consumed_samples);
-    position.consumed_samples += samples;
+    const layout::Range consumed{position.consumed_samples, position.consumed_samples + samples};
+    const Verdict verdict = guard.finish(optimizer, result, lr, ++position.step, consumed);
+    phases.wait += verdict.report.wait_seconds;
+    phases.optimizer = watch.lap() - verdict.report.wait_seconds;
+    position.consumed_samples = consumed.end;
     const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load());
     const double seconds = watch.total();
     summary.step = position.step;
     summary.loss = result.loss();
-    const StepMetrics line{.step = position.step, .loss = result.loss(), .lr = lr, .grad_norm = report.grad_norm,
+    const StepMetrics line{.step = position.step, .loss = result.loss(), .lr = lr, .grad_norm = verdict.report.grad_norm,
+                           .loss_scale = loss_scale,
                            .tokens = position.consumed_samples * config.data.seq_length,
                            .samples = position.consumed_samples, .step_seconds = seconds,
                            .tokens_per_second = static_cast<double>(samples * config.data.seq_length) / seconds,
@@ -108,8 +110,11 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                            .slowest_excess = figures.slowest_excess};
     reporter.step(line);
     hooks.call(&Hook::after_step, now(), line);
-    if (result.weight == 0)
-      reporter.message(fmt::format("step {} skipped: none of its tokens counts (all labels are ignored)", position.step));
+    if (!verdict.note.empty()) reporter.message(verdict.note);
+    if (verdict.stop) {
+      mesh.world.barrier();  // the first rank that ends takes the others along: all is told before
+      throw base::ConfigError(verdict.note);
+    }
     if (traced) reporter.message(write_trace(config.train.output_dir + "/trace", position.step, run->schedule, result, mesh));
     bool last = position.step == length.steps;
     summary.stopped = figures.stop && !last;
@@ -124,7 +129,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     }
     if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped) {
       watch.lap();
-      summary.checkpoint = save_run(prepared, *run, optimizer, position);
+      summary.checkpoint = save_run(prepared, *run, optimizer, guard, position);
       checkpoint_seconds = watch.lap();
       reporter.message("checkpoint " + summary.checkpoint);
     }
