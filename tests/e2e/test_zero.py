@@ -21,8 +21,9 @@ def one_rank(tiny, tmp_path_factory):
 
 @pytest.mark.parametrize("words", [
     zero(2, *layout(dp=2, pp=2)), zero(2, *layout(dp=2, tp=2), "train.dist.sequence_parallel=true"), zero(3, *layout(dp=4)),
-    zero(3, *layout(dp=2, tp=2), "train.activation_checkpoint.enabled=true"), zero(3, *layout(dp=2, pp=2)),
-], ids=["2-pp", "2-tp", "3", "3-tp-recompute", "3-pp"])
+    zero(3, *layout(dp=2, tp=2), "train.activation_checkpoint.enabled=true"),
+    zero(3, *layout(dp=2, pp=2), "train.dist.schedule=auto"),
+], ids=["2-pp", "2-tp", "3", "3-tp-recompute", "3-pp-auto"])
 def test_equals_one_rank(tiny, one_rank, tmp_path, words):
     train(tiny, tmp_path, *words)
     assert apart(list(losses(one_rank).values())[:10], list(losses(tmp_path).values())[:10]) < 1e-5
@@ -40,7 +41,7 @@ def stored(checkpoint, kind):
 
 def test_each_byte_lies_once_and_any_stage_reads_it(tiny, tmp_path):
     """A run that changes its layout and stage every three steps draws one rank's losses."""
-    steady = ["train.scheduler.name=constant", "train.scheduler.warmup_ratio=0"]
+    steady = ["train.scheduler.name=warmup_constant", "train.scheduler.warmup_ratio=0"]
     train(tiny, tmp_path / "one", *layout(), *steady)
     with safe_open(next(latest(tmp_path / "one").glob("model_rank_*.safetensors")), "pt") as opened:
         whole = {name: opened.get_tensor(name).numel() for name in opened.keys()}

@@ -16,6 +16,7 @@
 #include "trireme/pipeline/executor.h"
 #include "trireme/schedule/choose.h"
 #include "trireme/train/evaluator.h"
+#include "trireme/train/execute_pipeline.h"
 
 namespace trireme::train {
 namespace {
@@ -28,21 +29,25 @@ constexpr int kWarmUpSteps = 1, kMeasuredSteps = 3, kMicroBatches = 4;
 constexpr double kMs = 1e3, kMiB = 1.0 / (1 << 20);  // the profile is in milliseconds and MiB
 const schedule::Units kUnits{.time = "ms", .memory = "MiB"};
 
-/// Times every pass through a layer, and what a forward pass leaves in memory.
+/// Times every pass through a layer, and what a forward pass leaves in memory; not what the exchange around it takes.
 class LayerClock : public pipeline::StepObserver {
  public:
-  explicit LayerClock(size_t layers) : forward_(layers), backward_(layers), bytes_(layers) {}
-  void before_layer(int, pipeline::Pass) override {
+  LayerClock(size_t layers, pipeline::StepObserver& exchange)
+      : exchange_(&exchange), forward_(layers), backward_(layers), bytes_(layers) {}
+  void before_layer(int layer, pipeline::Pass pass) override {
+    exchange_->before_layer(layer, pass);
     live_ = kernels::memory_counters().live;
     begin_ = Clock::now();
   }
   void after_layer(int layer, pipeline::Pass pass) override {
-    if (pass == pipeline::Pass::weights) return;  // timed as actions
     const std::chrono::duration<double> took = Clock::now() - begin_;
-    (pass == pipeline::Pass::forward ? forward_ : backward_)[layer].push_back(took.count());
     if (pass == pipeline::Pass::forward)
       bytes_[layer].push_back(static_cast<double>(kernels::memory_counters().live - live_));
+    if (pass != pipeline::Pass::weights)  // timed as actions
+      (pass == pipeline::Pass::forward ? forward_ : backward_)[layer].push_back(took.count());
+    exchange_->after_layer(layer, pass);
   }
+  void end_step() override { exchange_->end_step(); }
   schedule::ChunkCosts costs(int layer) const {
     return {.f = kMs * median(forward_[layer]),
             .i = kMs * median(backward_[layer]),
@@ -51,6 +56,7 @@ class LayerClock : public pipeline::StepObserver {
   }
 
  private:
+  pipeline::StepObserver* exchange_;
   std::vector<std::vector<double>> forward_, backward_, bytes_;
   Clock::time_point begin_;
   int64_t live_ = 0;
@@ -94,7 +100,8 @@ Measured profile_layers(const Prepared& given, dist::World& world) {
   const int64_t micro_batches = std::min<int64_t>(given.plan.micro_batches, kMicroBatches);
   auto run = assemble(given.model, placement_of(probe, world.size(), micro_batches),
                       probe.data.seq_length, world);
-  make_parameters(*run, true, nullptr);
+  const int zero_stage = probe.train.zero_optimization.effective_stage();
+  make_parameters(*run, true, nullptr, zero_stage);
   const dist::DeviceMesh& mesh = run->mesh;
   data::Loader loader(given.train_data, {.micro_batch_size = given.plan.micro_batch_size,
                                          .micro_batches = micro_batches,
@@ -103,12 +110,16 @@ Measured profile_layers(const Prepared& given, dist::World& world) {
   const std::vector<nn::Batch> batches = to_tensors(loader.next());
 
   const size_t layers = run->model->def.layers.size();
-  LayerClock clock(layers);
+  optim::GradSync sync(world, mesh, run->model->store, zero_stage);
+  OverlappedSync exchange(sync, run->parameters.get());
+  LayerClock clock(layers, exchange);
   pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(probe), &clock);
   std::vector<double> weights, work;  // of this stage: its weight gradients, all of each step
   for (int step = 0; step < kWarmUpSteps + kMeasuredSteps; ++step) {
-    if (step == kWarmUpSteps) clock = LayerClock(layers);
+    if (step == kWarmUpSteps) clock = LayerClock(layers, exchange);
+    sync.begin();
     pipeline::StepResult result = executor.run(batches, {}, nn::Mode::train, {.record = true});
+    sync.finish();
     if (step < kWarmUpSteps) continue;
     double& busy = work.emplace_back(0);
     for (const schedule::Span& span : result.executed) {
