@@ -5,6 +5,7 @@ asked of the part that uses it. Grapheme clusters cannot be asked; they come fro
 
 import itertools
 import pathlib
+import unicodedata
 
 import regex
 import tokenizers
@@ -74,7 +75,6 @@ def combining_classes(decompose):
     marks = [c for c in SCALARS if decompose(chr(c)) == chr(c) and
              (decompose("\u0345" + chr(c)) != "\u0345" + chr(c) or decompose(chr(c) + "\u0334") != chr(c) + "\u0334" or
               c in (0x345, 0x334))]
-    import unicodedata
     known = {}
     for c in marks:
         if unicodedata.combining(chr(c)):
@@ -287,7 +287,32 @@ def write_mappings():
                   (f"{{0x{c:X}, 0x{ord(t[0]):X}, 0x{ord(t[1]) if len(t) > 1 else 0:X}}}" for c, t in sorted(lower.items()))))
 
 
+def write_folds():
+    """What regular expressions take for the same letter under (?i), one code point for another or for several."""
+    def equal(pattern, text):
+        pattern = "".join(f"\\x{{{ord(c):X}}}" for c in pattern)
+        split = pre_tokenizers.Split(Regex(f"(?i:{pattern})"), "removed", invert=True)
+        return [piece for piece, _ in split.pre_tokenize_str(text)] == [text]
+
+    lower = normalizers.Lowercase()
+    simple, full = {}, {}
+    for c in map(chr, SCALARS):
+        folded = c.casefold()
+        # Python may not know the newest letters.
+        other = folded if len(folded) == 1 and unicodedata.category(c) != "Cn" else lower.normalize_str(c)
+        if other != c and len(other) == 1 and equal(other, c):
+            simple[c] = other
+        if len(folded) > 1 and equal(folded, c):
+            full[c] = folded
+    assert not set(simple) & set(simple.values())
+    write("unicode_folds.inc",
+          array("CaseFold", "kCaseFolds", (f"{{0x{ord(a):X}, 0x{ord(b):X}}}" for a, b in simple.items()))
+          + array("FullCaseFold", "kFullCaseFolds",
+                  (f'{{0x{ord(a):X}, U"' + "".join(f"\\x{ord(c):X}" for c in b) + '"}' for a, b in full.items())))
+
+
 if __name__ == "__main__":
     write_mappings()
     write_ranges()
     write_scripts()
+    write_folds()

@@ -98,7 +98,7 @@ TEST(DamagedTokenizers, AreRefusedOrWorkButNeverCrash) {
       EXPECT_NE(std::string(e.what()).find("tokenizer.json"), std::string::npos) << e.what();
     }
   }
-  EXPECT_GT(loaded, 300);
+  EXPECT_GT(loaded, 100);
   EXPECT_GT(refused, 1000);
 }
 

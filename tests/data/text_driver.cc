@@ -4,8 +4,11 @@
 //   text_driver encode TOKENIZER
 //   text_driver encodings TOKENIZER [pairs]          all fields; `pairs`: two texts an answer
 //   text_driver stream TOKENIZER                     what comes out after each id, one text each
+//   text_driver save TOKENIZER OUT
 //   text_driver train_wordpiece OUT VOCAB_SIZE THREADS FILE...   the same for train_unigram
-//   text_driver train OUT VOCAB_SIZE MIN_FREQUENCY THREADS ADD_PREFIX_SPACE SPECIAL_TOKEN FILE...
+//   text_driver train OUT VOCAB_SIZE MIN_FREQUENCY MAX_TOKEN_LENGTH THREADS ADD_PREFIX_SPACE
+//   SPECIAL_TOKEN
+//               FILE...
 
 #include <cstdio>
 #include <optional>
@@ -111,6 +114,10 @@ int run(int argc, char** argv) {
     stream(*Tokenizer::load(argv[2]));
     return 0;
   }
+  if (what == "save" && argc == 4) {
+    Tokenizer::load(argv[2])->save(argv[3]);
+    return 0;
+  }
   if (what == "train_wordpiece" && argc > 5) {
     trireme::text::train_wordpiece(
         {argv + 5, argv + argc},
@@ -125,12 +132,13 @@ int run(int argc, char** argv) {
         ->save(argv[2]);
     return 0;
   }
-  if (what == "train" && argc > 8) {
-    trireme::text::train_bpe({argv + 8, argv + argc}, {.vocab_size = std::stoll(argv[3]),
+  if (what == "train" && argc > 9) {
+    trireme::text::train_bpe({argv + 9, argv + argc}, {.vocab_size = std::stoll(argv[3]),
                                                        .min_frequency = std::stoll(argv[4]),
-                                                       .special_tokens = {argv[7]},
-                                                       .add_prefix_space = argv[6][0] == '1',
-                                                       .threads = std::stoi(argv[5])})
+                                                       .max_token_length = std::stoll(argv[5]),
+                                                       .special_tokens = {argv[8]},
+                                                       .add_prefix_space = argv[7][0] == '1',
+                                                       .threads = std::stoi(argv[6])})
         ->save(argv[2]);
     return 0;
   }

@@ -69,6 +69,8 @@ def random_texts(count, longest=60, seed=1):
     return ["".join(rng.choices(TRAPS, k=rng.randint(0, longest))) for _ in range(count)]
 
 
+# Every scalar value in the planes that hold assigned ones.
+ASSIGNED = [chr(c) for r in (range(0xD800), range(0xE000, 0x323B0), range(0xE0000, 0xE01F0), range(0x10FF00, 0x110000)) for c in r]
 MATERIAL = [
     "", " ", "  ", "\n", "\n\n  \n", "a", " a", "a ",
     "Hello, world! It's 3 o'clock; we'll see, they'd've said.",

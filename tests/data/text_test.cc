@@ -17,6 +17,8 @@
 #include "trireme/text/gpt2_scanner.h"
 #include "trireme/text/tokenizer.h"
 #include "trireme/text/unicode.h"
+#include "trireme/text/unigram_trainer.h"
+#include "trireme/text/wordpiece_trainer.h"
 
 namespace trireme::text {
 namespace {
@@ -179,6 +181,56 @@ TEST_F(TextTest, AWordOfAMegabyteTakesNoMoreThanSeconds) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
+TEST_F(TextTest, ALineOfTenMegabytes) {
+  const std::string unit = "the quick brown fox's den, 42 times over, the théière, 日本 🙂 ";
+  const std::string corpus = write("lines", unit + "\n" + unit);
+  const std::unique_ptr<Tokenizer> tokenizers[] = {trained(),
+                                                   train_wordpiece({corpus}, {.vocab_size = 200}),
+                                                   train_unigram({corpus}, {.vocab_size = 60})};
+  const size_t copies = 10'000'000 / unit.size() + 1;
+  auto repeated = [&](size_t times) {
+    std::string text;
+    for (size_t i = 0; i < times; ++i) text += unit;
+    return text;
+  };
+  const std::string line = repeated(copies), part = repeated(20'000);
+  for (const auto& tokenizer : tokenizers) {
+    auto expected = [&](size_t times) {
+      const size_t one = tokenizer->encode(unit).size(),
+                   two = tokenizer->encode(unit + unit).size();
+      return one + (times - 1) * (two - one);
+    };
+    EXPECT_EQ(tokenizer->encode(line).size(), expected(copies)) << tokenizer->type();
+    EXPECT_EQ(tokenizer->encoding(part, {}, false).size(), expected(20'000)) << tokenizer->type();
+  }
+  EXPECT_EQ(tokenizers[0]->decode(tokenizers[0]->encode(line)), line);
+}
+
+TEST_F(TextTest, BatchesHoldWhatTextsHoldOneByOne) {
+  auto tokenizer = trained();
+  std::vector<std::string> texts;
+  for (int i = 0; i < 500; ++i)
+    texts.push_back(std::string(i % 7, 'q') + "the den " + std::to_string(i));
+  const std::vector<std::string_view> views(texts.begin(), texts.end());
+  for (int threads : {0, 1, 5}) {
+    const auto ids = tokenizer->encode_batch(views, true, threads);
+    const auto encodings = tokenizer->encodings(views, true, threads);
+    ASSERT_EQ(ids.size(), texts.size());
+    ASSERT_EQ(encodings.size(), texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(ids[i], tokenizer->encode(texts[i], true));
+      EXPECT_EQ(encodings[i].ids, ids[i]);
+    }
+  }
+  EXPECT_TRUE(tokenizer->encode_batch({}).empty());
+  // An error of one text is the batch's: this vocabulary holds neither "x" nor an unknown token.
+  auto words = Tokenizer::load(write(
+      "words.json", R"({"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":[]}})"));
+  const std::string_view bad[] = {"a", "aa", "ax"};
+  EXPECT_THROW(words->encode_batch(bad), base::ConfigError);
+  EXPECT_THROW(words->encodings(bad), base::ConfigError);
+}
+
 TEST_F(TextTest, SpecialTokens) {
   auto tokenizer = trained();
   const int32_t end = *tokenizer->end_of_document();
@@ -216,6 +268,17 @@ TEST_F(TextTest, TrainingRefusesWhatCannotBe) {
   EXPECT_THROW(trained({.vocab_size = 400, .special_tokens = {""}}), base::ConfigError);
   EXPECT_THROW(trained({.vocab_size = 400, .special_tokens = {"é"}}), base::ConfigError);
   EXPECT_THROW(train_bpe({(folder_ / "absent").string()}, {.vocab_size = 400}), base::IoError);
+  EXPECT_THROW(trained({.vocab_size = 400, .max_token_length = -1}), base::ConfigError);
+  const std::string text = write("text", "some text to learn from, some more text");
+  EXPECT_THROW(train_wordpiece({text}, {.vocab_size = 9}), base::ConfigError);
+  EXPECT_THROW(train_wordpiece({text}, {.vocab_size = 99, .limit_alphabet = 0}), base::ConfigError);
+  EXPECT_THROW(train_wordpiece({text}, {.vocab_size = 99, .special_tokens = {"a"}}),
+               base::ConfigError);
+  EXPECT_THROW(train_unigram({text}, {.vocab_size = 9}), base::ConfigError);
+  EXPECT_THROW(train_unigram({text}, {.vocab_size = 99, .special_tokens = {}}), base::ConfigError);
+  EXPECT_THROW(train_unigram({text}, {.vocab_size = 99, .max_piece_length = 0}), base::ConfigError);
+  EXPECT_THROW(train_unigram({text}, {.vocab_size = 99, .character_coverage = 1.5}),
+               base::ConfigError);
   EXPECT_EQ(trained({.vocab_size = 257})->vocab_size(), 257);
   EXPECT_EQ(train_bpe({write("empty", "")}, {.vocab_size = 400})->vocab_size(), 257);
   EXPECT_EQ(trained({.vocab_size = 256, .special_tokens = {}})->end_of_document(), std::nullopt);

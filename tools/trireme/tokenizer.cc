@@ -33,6 +33,8 @@ struct TrainFlags {
   std::string type = "bpe", out;
   std::vector<std::string> files;
   text::BpeTrainOptions options;
+  int64_t limit_alphabet = 0;  // 0: the trainer's own; so for `coverage`
+  double coverage = 0;
   bool special_given = false, cased = false, overwrite = false;
 };
 
@@ -88,13 +90,23 @@ class ProgressLine {
   std::chrono::steady_clock::time_point shown_;
 };
 
+// A flag that only some types of tokenizers have.
+void check_type(bool given, const char* flag, const std::string& type,
+                std::initializer_list<std::string_view> types) {
+  if (!given || std::find(types.begin(), types.end(), type) != types.end()) return;
+  throw base::ConfigError(
+      fmt::format("{} is for --type {}, not for {}", flag, fmt::join(types, " or "), type));
+}
+
 std::unique_ptr<Tokenizer> train_as(const TrainFlags& flags) {
   const text::BpeTrainOptions& options = flags.options;
+  check_type(flags.cased, "--cased", flags.type, {"wordpiece"});
+  check_type(options.add_prefix_space, "--add-prefix-space", flags.type, {"bpe"});
+  check_type(options.min_frequency != 0, "--min-frequency", flags.type, {"bpe", "wordpiece"});
+  check_type(options.max_token_length != 0, "--max-token-length", flags.type, {"bpe", "unigram"});
+  check_type(flags.limit_alphabet != 0, "--limit-alphabet", flags.type, {"wordpiece"});
+  check_type(flags.coverage != 0, "--character-coverage", flags.type, {"unigram"});
   if (flags.type == "bpe") return text::train_bpe(flags.files, options);
-  if (options.add_prefix_space) {
-    throw base::ConfigError(
-        fmt::format("--add-prefix-space is for --type bpe; {} marks words by itself", flags.type));
-  }
   if (flags.type == "wordpiece") {
     text::WordPieceTrainOptions wordpiece{.vocab_size = options.vocab_size,
                                           .min_frequency = options.min_frequency,
@@ -102,17 +114,16 @@ std::unique_ptr<Tokenizer> train_as(const TrainFlags& flags) {
                                           .threads = options.threads,
                                           .progress = options.progress};
     if (flags.special_given) wordpiece.special_tokens = options.special_tokens;
+    if (flags.limit_alphabet != 0) wordpiece.limit_alphabet = flags.limit_alphabet;
     return text::train_wordpiece(flags.files, wordpiece);
   }
   if (flags.type == "unigram") {
-    if (options.min_frequency != 0) {
-      throw base::ConfigError("--min-frequency is for --type bpe and wordpiece; unigram drops what "
-                              "costs least by itself");
-    }
     text::UnigramTrainOptions unigram{.vocab_size = options.vocab_size,
                                       .threads = options.threads,
                                       .progress = options.progress};
     if (flags.special_given) unigram.special_tokens = options.special_tokens;
+    if (options.max_token_length != 0) unigram.max_piece_length = options.max_token_length;
+    if (flags.coverage != 0) unigram.character_coverage = flags.coverage;
     return text::train_unigram(flags.files, unigram);
   }
   throw base::ConfigError(
@@ -136,9 +147,6 @@ bool is_there(const Tokenizer& tokenizer, const std::string& folder) {
 }
 
 void train(TrainFlags& flags) {
-  if (flags.cased && flags.type != "wordpiece") {
-    throw base::ConfigError("--cased is for --type wordpiece; the others keep case as it is");
-  }
   std::unique_ptr<Tokenizer> tokenizer;
   {
     ProgressLine line;
@@ -264,6 +272,12 @@ void add_tokenizer(CLI::App& program) {
       ->capture_default_str();
   train_command.add_option("--min-frequency", training->options.min_frequency,
                            "merge only pairs seen at least so often");
+  train_command.add_option("--max-token-length", training->options.max_token_length,
+                           "bpe: tokens stay shorter, in bytes; unigram: longest in characters");
+  train_command.add_option("--limit-alphabet", training->limit_alphabet,
+                           "wordpiece: keep so many of the most frequent characters (1000)");
+  train_command.add_option("--character-coverage", training->coverage,
+                           "unigram: share of the text's characters to keep (0.9995)");
   train_command.add_flag("--add-prefix-space", training->options.add_prefix_space,
                          "treat the first word of a text like the others");
   train_command.add_option("--threads", training->options.threads, "default: all cores");

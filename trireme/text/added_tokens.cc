@@ -50,6 +50,8 @@ void AddedTokens::find(const Pass& pass, std::string_view all, size_t begin, siz
                        std::vector<Span>& spans) const {
   const std::string_view text = all.substr(begin, end - begin);
   size_t done = 0;  // the text before is in spans
+  // Tokens are found as if none swallowed whitespace; one that begins with such whitespace takes it
+  // once more.
   for (size_t at = 0; !pass.empty() && at < text.size();) {
     int32_t found = -1;
     if (pass.starts[static_cast<uint8_t>(text[at])]) found = pass.longest_at(text, at);
@@ -66,6 +68,8 @@ void AddedTokens::find(const Pass& pass, std::string_view all, size_t begin, siz
          (last < text.size() && is_word_character(decode_utf8(start + last, stop).value)))) {
       continue;
     }
+    if (token.lstrip && last <= done) continue;  // nothing is left of it
+    if (token.lstrip) first = std::max(first, done);
     while (token.lstrip && first > done) {
       CodePoint c = decode_utf8_before(start, start + first);
       if (char_class(c.value) != CharClass::space) break;
@@ -78,7 +82,7 @@ void AddedTokens::find(const Pass& pass, std::string_view all, size_t begin, siz
     }
     if (done < first) spans.push_back({begin + done, begin + first, -1});
     spans.push_back({begin + first, begin + last, token.id});
-    at = done = last;
+    done = last;
   }
   if (done < text.size()) spans.push_back({begin + done, end, -1});
 }

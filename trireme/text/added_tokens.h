@@ -2,8 +2,8 @@
 // AddedTokens: finds tokens that are matched in the text itself, before it is cut into words.
 //
 // Two passes as in Hugging Face's library: tokens with `normalized` false over the whole text, the
-// others in what is left; each pass leftmost, then longest. Whitespace that a token swallowed is not
-// matched again, so that no text is taken twice.
+// others in what is left; each pass leftmost, then longest. A token that begins with whitespace is
+// found even where the token before swallowed it; spans overlap then.
 
 #include <cstdint>
 #include <functional>

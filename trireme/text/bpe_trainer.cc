@@ -21,6 +21,10 @@ std::string byte_level_stage(bool add_prefix_space, bool trim_offsets) {
 
 std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
                                      const BpeTrainOptions& options) {
+  if (options.max_token_length < 0) {
+    throw base::ConfigError(fmt::format("max_token_length {}: expected 0 (no limit) or more bytes",
+                                        options.max_token_length));
+  }
   LearnedTokens vocabulary;
   TokenizerSpec spec;
   for (const std::string& token : options.special_tokens) {
@@ -70,6 +74,7 @@ std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
   model.merges = learn_merges(std::move(words), vocabulary,
                               {.vocab_size = options.vocab_size,
                                .min_frequency = options.min_frequency,
+                               .max_token_length = options.max_token_length,
                                .prefix = {},
                                .progress = options.progress});
   model.vocabulary = std::move(vocabulary.texts);

@@ -19,6 +19,7 @@ namespace trireme::text {
 struct BpeTrainOptions {
   int64_t vocab_size = 0;     // special tokens and the 256 bytes included
   int64_t min_frequency = 0;  // pairs seen less often are not merged
+  int64_t max_token_length = 0;  // bytes; what merges of merges make stays shorter. 0: no limit
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  // get the first ids; the first ends documents
   bool add_prefix_space = false;
   int threads = 0;  // 0: all cores

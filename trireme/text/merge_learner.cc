@@ -1,5 +1,6 @@
 #include "trireme/text/merge_learner.h"
 
+#include <algorithm>
 #include <queue>
 
 namespace trireme::text {
@@ -14,7 +15,8 @@ class PairIndex {
     return static_cast<Pair>(left) << 32 | static_cast<uint32_t>(right);
   }
 
-  PairIndex() : slots_(1 << 16) {}
+  explicit PairIndex(int64_t max_token_length)
+      : max_token_length_(max_token_length), slots_(1 << 16) {}
   void add_word(const std::vector<int32_t>& symbols, int64_t count) {
     const auto word = static_cast<int32_t>(counts_.size());
     begins_.push_back(symbols_.size());
@@ -30,6 +32,8 @@ class PairIndex {
 
   // Replaces left, right by `result` in `words`.
   void merge(int32_t left, int32_t right, int32_t result, const Words& words) {
+    token_lengths_.resize(std::max(token_lengths_.size(), static_cast<size_t>(result) + 1), 1);
+    token_lengths_[result] = length(left) + length(right);
     for (int32_t word : words) merge_word(left, right, result, word);
   }
 
@@ -87,6 +91,13 @@ class PairIndex {
     if (words.empty() || words.back() != word) words.push_back(word);
   }
 
+  int64_t length(int32_t token) const {
+    return static_cast<size_t>(token) < token_lengths_.size() ? token_lengths_[token] : 1;
+  }
+  bool fits(int32_t left, int32_t right) const {
+    return max_token_length_ == 0 || length(left) + length(right) < max_token_length_;
+  }
+
   // The merged pair's own count stays: the trainer that this one equals leaves it too.
   void merge_word(int32_t left, int32_t right, int32_t result, int32_t word) {
     int32_t* symbols = symbols_.data() + begins_[word];
@@ -100,18 +111,20 @@ class PairIndex {
       }
       if (kept > 0) {
         slot(pair(symbols[kept - 1], left)).count -= count;
-        appears(pair(symbols[kept - 1], result), word, count);
+        if (fits(symbols[kept - 1], result)) appears(pair(symbols[kept - 1], result), word, count);
       }
       i += 2;
       if (i < length) {
         slot(pair(right, symbols[i])).count -= count;
-        appears(pair(result, symbols[i]), word, count);
+        if (fits(result, symbols[i])) appears(pair(result, symbols[i]), word, count);
       }
       symbols[kept++] = result;
     }
     lengths_[word] = kept;
   }
 
+  int64_t max_token_length_;
+  std::vector<int64_t> token_lengths_;  // by id; 1 beyond its end
   std::vector<int32_t> symbols_;
   std::vector<size_t> begins_;    // by word
   std::vector<int32_t> lengths_;  // by word
@@ -191,7 +204,7 @@ std::vector<MergeRule> last_of_each_pair(const std::vector<MergeRule>& merges) {
 
 std::vector<MergeRule> learn_merges(std::vector<CountedWord> words, LearnedTokens& tokens,
                                     const MergeOptions& options) {
-  PairIndex pairs;
+  PairIndex pairs(options.max_token_length);
   for (const CountedWord& word : words) pairs.add_word(word.symbols, word.count);
   words = {};
   return last_of_each_pair(all_merges(pairs, tokens, options));

@@ -33,6 +33,7 @@ struct CountedWord {
 struct MergeOptions {
   int64_t vocab_size = 0;     // tokens to stop at
   int64_t min_frequency = 0;  // pairs seen less often are not merged
+  int64_t max_token_length = 0;  // symbols; what merges make stays shorter. 0: no limit
   std::string prefix;         // of symbols inside a word; the second of a pair loses it
   std::function<void(const char* doing, int64_t done, int64_t total)> progress = {};
 };

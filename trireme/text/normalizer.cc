@@ -214,6 +214,19 @@ bool Normalizer::local() const {
   return true;
 }
 
+bool Normalizer::keeps_whitespace() const {
+  return std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
+    if (const auto* map = std::get_if<Precompiled>(&step)) {
+      for (std::string_view c : {" ", "\t", "\n", "\r", "\r\n"}) {
+        if (const auto found = (*map)->find(c); found && *found != " ") return false;
+      }
+      return true;
+    }
+    return !std::holds_alternative<Replace>(step) && !std::holds_alternative<Prepend>(step) &&
+           !std::holds_alternative<Strip>(step) && !std::holds_alternative<ByteLevel>(step);
+  });
+}
+
 bool Normalizer::marks_beginning() const {
   return std::any_of(steps_.begin(), steps_.end(),
                      [](const Step& step) { return std::holds_alternative<Prepend>(step); });

@@ -37,6 +37,8 @@ class Normalizer {
   /// Whether a text may be cut before a single space between two printable ASCII characters and
   /// its parts normalized on their own.
   bool local() const;
+  /// Whether whitespace stays whitespace and nothing else becomes or joins it.
+  bool keeps_whitespace() const;
   /// Whether some step treats the beginning of a text in its own way.
   bool marks_beginning() const;
   /// The character that stands for a space after all steps where that is always the same.

@@ -46,6 +46,21 @@ class CharacterIndex {
   std::vector<uint32_t> index_;  // empty where characters are bytes
 };
 
+// Where the word at `p` ends and the next one begins: around ASCII whitespace that has printable
+// ASCII characters on both sides.
+std::pair<const char*, const char*> spaced_word(const char* p, const char* end) {
+  auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+  auto is_printable = [](char c) { return c > ' ' && c < 0x7F; };
+  for (const char* q = p + 1; q < end; ++q) {
+    if (!is_blank(*q) || !is_printable(q[-1])) continue;
+    const char* next = q;
+    while (next < end && is_blank(*next)) ++next;
+    if (next == end || is_printable(*next)) return {q, next};
+    q = next;
+  }
+  return {end, end};
+}
+
 template <class Stage>
 Stage read_stage(const TokenizerSpec& spec, const char* name, const std::string& json,
                  const auto& make) {
@@ -110,6 +125,7 @@ void PipelineTokenizer::add_tokens() {
       NormalizedText content(token.content, 0, token.content.size());
       normalizer_.apply(content);
       token.content = content.view();
+      if (texts_[token.id] != token.content) normal_forms_[token.id] = token.content;
     }
     normalized.push_back(token);
   }
@@ -122,8 +138,12 @@ void PipelineTokenizer::find_shortcuts() {
   if (bpe) make_byte_level(*bpe);
   if (normalized_ || !normalizer_.local()) return;
   const std::string space = normalizer_.space();
-  by_words_ = pre_tokenizer_.local(space) ||
-              (pre_tokenizer_.splits_nothing(space) && model_->local(space));
+  if (normalizer_.keeps_whitespace() && pre_tokenizer_.drops_spaces(space)) {
+    words_ = Words::between_spaces;
+  } else if (pre_tokenizer_.local(space) ||
+             (pre_tokenizer_.splits_nothing(space) && model_->local(space))) {
+    words_ = Words::before_spaces;
+  }
   marks_beginning_ = normalizer_.marks_beginning() || pre_tokenizer_.marks_beginning();
 }
 
@@ -214,6 +234,21 @@ void PipelineTokenizer::encode_words(std::string_view text, size_t begin, size_t
     const size_t at = word.data() - text.data();
     encode_pieces(text, at, at + word.size(), false, out);
   };
+  if (words_ == Words::between_spaces) {
+    bool beginning = true;
+    while (p < stop) {
+      const auto [end_of_word, next] = spaced_word(p, stop);
+      const std::string_view word(p, end_of_word - p);
+      if (marks_beginning_ && beginning) {
+        encode(word, ids);
+      } else if (!word.empty()) {
+        cache.append(word, stop, ids, encode);
+      }
+      beginning = false;
+      p = next;
+    }
+    return;
+  }
   if (marks_beginning_ && p < stop) {
     const char* next = plain_word_end(p, stop);
     encode_pieces(text, begin, next - text.data(), true, ids);
@@ -260,7 +295,7 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_s
     if (begin == end) return;
     if (byte_level_) {
       encode_stretch(text.substr(begin, end - begin), lease.cache(), ids);
-    } else if (by_words_) {
+    } else if (words_ != Words::none) {
       encode_words(text, begin, end, lease.cache(), ids);
     } else {
       encode_pieces(text, begin, end, true, ids);
@@ -390,7 +425,8 @@ std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_sp
     if (!bytes_.empty()) {
       text += bytes_[id];
     } else {
-      tokens.push_back(texts_[id]);
+      const auto normal = normal_forms_.find(id);
+      tokens.push_back(normal == normal_forms_.end() ? texts_[id] : normal->second);
     }
   }
   return bytes_.empty() ? decoder_.decode(std::move(tokens)) : text;

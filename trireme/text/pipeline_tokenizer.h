@@ -86,8 +86,13 @@ class PipelineTokenizer final : public Tokenizer {
   std::unordered_map<std::string_view, int32_t> ids_;
   std::vector<bool> special_;
   std::vector<std::string> bytes_;  // by id, what tokens decode to where each does so alone
+  std::unordered_map<int32_t, std::string> normal_forms_;  // what normalized added tokens decode to
   std::optional<ByteLevel> byte_level_;
-  bool by_words_ = false, marks_beginning_ = false;
+  // How the words are found that a pipeline may treat one by one; `between`: they hold no ASCII
+  // whitespace at all.
+  enum class Words { none, before_spaces, between_spaces };
+  Words words_ = Words::none;
+  bool marks_beginning_ = false;
   mutable WordCachePool caches_;
 };
 

@@ -403,6 +403,17 @@ bool PreTokenizer::local(std::string_view space) const {
   return false;
 }
 
+bool PreTokenizer::drops_spaces(std::string_view space) const {
+  for (const Step& step : steps_) {
+    if (std::holds_alternative<Bert>(step) || std::holds_alternative<Whitespace>(step) ||
+        std::holds_alternative<WhitespaceSplit>(step)) {
+      return space == " ";
+    }
+    if (!std::holds_alternative<Punctuation>(step) && !std::holds_alternative<Digits>(step)) break;
+  }
+  return false;
+}
+
 bool PreTokenizer::splits_nothing(std::string_view space) const {
   return std::all_of(steps_.begin(), steps_.end(), [&](const Step& step) {
     if (const auto* s = std::get_if<Metaspace>(&step)) return !s->split && space != " ";

@@ -61,6 +61,8 @@ class PreTokenizer {
   /// Whether a text is always cut before a single space between two printable ASCII characters, so
   /// that its parts can be cut on their own. `space` is how normalizers write a space.
   bool local(std::string_view space) const;
+  /// Whether pieces end at every whitespace and hold none, where a space is written `space`.
+  bool drops_spaces(std::string_view space) const;
   /// Whether no step cuts a text whose spaces are written `space`.
   bool splits_nothing(std::string_view space) const;
   /// Whether some step treats the beginning of a text in its own way.

@@ -133,39 +133,52 @@ Json metaspace(const char* scheme, bool split) {
   return {{"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", scheme}, {"split", split}};
 }
 
+Json replace(Json pattern, const char* content) {
+  return {{"type", "Replace"}, {"pattern", std::move(pattern)}, {"content", content}};
+}
+
+// Whether the map turns line ends into spaces, as the ones with "nmt" in their names do.
+bool maps_whitespace(const std::string& charsmap) {
+  if (charsmap.empty()) return false;
+  const auto found = Charsmap(charsmap).find("\n");
+  return found && *found == " ";
+}
+
 void set_stages(const SentencePieceModel& model, bool symbols, TokenizerSpec& spec) {
-  Json normalizers = Json::array(), cutters = Json::array();
+  Json normalizers = Json::array(), cutters = Json::array(), decoders = Json::array();
   if (!model.charsmap.empty()) {
     normalizers.push_back(
         {{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(model.charsmap)}});
   }
-  const bool unigram = model.model_type == kUnigram;
-  const bool split = unigram && model.split_by_whitespace;
-  const char* scheme = !model.dummy_prefix ? "never" : "first";
-  // Words that are cut out one by one need no other step against extra spaces, which makes them
-  // independent of each other.
-  if (model.remove_extra_whitespaces && model.dummy_prefix && split && !symbols &&
-      !model.charsmap.empty()) {
+  const bool split = model.model_type == kUnigram && model.split_by_whitespace;
+  const bool trims = model.remove_extra_whitespaces;
+  if (trims && model.dummy_prefix && split && !symbols && maps_whitespace(model.charsmap)) {
+    // Words that are cut out one by one need no other step against extra spaces, and are
+    // independent of each other.
     cutters = {{{"type", "WhitespaceSplit"}}, metaspace("always", true)};
-  } else {
-    if (model.remove_extra_whitespaces) {
-      normalizers.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
-      normalizers.push_back(
-          {{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}});
+  } else if (trims || symbols) {
+    if (trims) {
+      normalizers.push_back(replace({{"Regex", "\\A +| +\\z"}}, ""));
+      normalizers.push_back(replace({{"Regex", " {2,}"}}, " "));
     }
-    cutters.push_back(metaspace(scheme, split));
+    // Text after a symbol has no prefix.
+    cutters.push_back(metaspace(!model.dummy_prefix ? "never"
+                                : symbols           ? "first"
+                                                    : "always",
+                                split));
+  } else {  // the prefix comes before spaces too
+    if (model.dummy_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+    normalizers.push_back(replace({{"String", " "}}, kSpace));
+    if (split) cutters.push_back(metaspace("never", true));
+  }
+  decoders.push_back(replace({{"String", kSpace}}, " "));
+  if (model.byte_fallback) decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  if (model.dummy_prefix) {
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   }
   if (!normalizers.empty()) spec.normalizer = sequence("normalizers", normalizers).dump();
-  spec.pre_tokenizer = sequence("pretokenizers", cutters).dump();
-  Json decoders = Json::array({metaspace(scheme, true)});
-  if (model.byte_fallback) {
-    decoders = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
-                {{"type", "ByteFallback"}},
-                {{"type", "Fuse"}}};
-    if (model.dummy_prefix) {
-      decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
-    }
-  }
+  if (!cutters.empty()) spec.pre_tokenizer = sequence("pretokenizers", cutters).dump();
   spec.decoder = sequence("decoders", decoders).dump();
 }
 

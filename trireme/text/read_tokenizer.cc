@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -6,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
+#include "trireme/text/companions.h"
 #include "trireme/text/json_node.h"
 #include "trireme/text/read_vocabulary.h"
 #include "trireme/text/tokenizer_spec.h"
@@ -15,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::FormatError;
+using base::Json;
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
@@ -222,9 +225,10 @@ void find_end_of_document(const std::string& path, TokenizerSpec& spec) {
     if (found == vocabulary.end()) return std::nullopt;
     return static_cast<int32_t>(found - vocabulary.begin());
   };
-  const fs::path config = fs::path(path).parent_path() / "tokenizer_config.json";
-  if (fs::exists(config)) {
-    const std::string file = config.string(), content = base::read_file(file);
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const fs::path companion = fs::path(path).parent_path() / name;
+    if (!fs::exists(companion)) continue;
+    const std::string file = companion.string(), content = base::read_file(file);
     simdjson::dom::parser parser;
     Node document(file, "", parse_document(parser, content, file));
     if (auto eos = document.find("eos_token")) {
@@ -287,18 +291,56 @@ TokenizerSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
     auto [left, right] = split_merge(line, fail);
     bpe.merges.push_back(merge_rule(left, right, "", ids, fail));
   }
+  const Companions beside(vocabulary_path);
+  beside.check_class({"GPT2Tokenizer", "PreTrainedTokenizer", "RobertaTokenizer", "BartTokenizer",
+                      "LEDTokenizer", "LongformerTokenizer"});
+  const std::string& of = beside.tokenizer_class();
+  const bool roberta = !of.empty() && of != "GPT2Tokenizer" && of != "PreTrainedTokenizer";
   TokenizerSpec spec;
   spec.source = vocabulary_path;
-  if (auto end = ids.find(kEndOfText); end != ids.end()) {
-    spec.added.push_back({.id = end->second, .content = std::string(kEndOfText), .special = true});
+  beside.add_tokens(bpe.vocabulary, spec.added);
+  auto add_special = [&](const std::string& token) {
+    for (const AddedToken& added : spec.added) {
+      if (added.content == token) return added.id;
+    }
+    const auto id = ids.find(token);
+    if (id == ids.end()) return -1;
+    spec.added.push_back({.id = id->second, .content = token, .special = true});
+    return id->second;
+  };
+  const bool prefix = beside.flag("add_prefix_space", false);
+  auto byte_level = [](bool add_prefix_space, bool trim_offsets) {
+    return Json{{"type", "ByteLevel"},
+                {"add_prefix_space", add_prefix_space},
+                {"trim_offsets", trim_offsets},
+                {"use_regex", true}};
+  };
+  spec.pre_tokenizer = byte_level(prefix, true).dump();
+  spec.decoder = byte_level(true, true).dump();
+  if (roberta) {
+    Json ends = {{"type", "RobertaProcessing"},
+                 {"trim_offsets", beside.flag("trim_offsets", true)},
+                 {"add_prefix_space", prefix}};
+    auto end = [&](const char* key, const char* role, const char* otherwise) {
+      const std::string token = beside.role(role, otherwise);
+      const int32_t id = add_special(token);
+      if (id < 0) {
+        throw FormatError(
+            fmt::format("{}: the {} \"{}\" is no token of it", vocabulary_path, role, token));
+      }
+      ends[key] = Json::array({token, id});
+    };
+    end("sep", "sep_token", "</s>");
+    end("cls", "cls_token", "<s>");
+    for (const char* token : {"<unk>", "<pad>", "<mask>"}) add_special(token);
+    spec.post_processor = ends.dump();
+  } else {
+    add_special(std::string(kEndOfText));
+    spec.post_processor = byte_level(true, false).dump();
   }
+  std::sort(spec.added.begin(), spec.added.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   spec.model = std::move(bpe);
-  spec.pre_tokenizer =
-      R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
-  spec.decoder =
-      R"({"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true})";
-  spec.post_processor =
-      R"({"type":"ByteLevel","add_prefix_space":true,"trim_offsets":false,"use_regex":true})";
   find_end_of_document(vocabulary_path, spec);
   return spec;
 }

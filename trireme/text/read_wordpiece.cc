@@ -1,17 +1,15 @@
 #include <algorithm>
-#include <filesystem>
 #include <unordered_set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
-#include "trireme/text/json_node.h"
+#include "trireme/text/companions.h"
 #include "trireme/text/tokenizer_spec.h"
 
 namespace trireme::text {
 namespace {
 
-namespace fs = std::filesystem;
 using base::FormatError;
 using base::Json;
 
@@ -40,30 +38,14 @@ std::vector<std::string> read_lines(const std::string& path) {
   return tokens;
 }
 
-// tokenizer_config.json beside the vocabulary; empty where there is none.
-Json read_config(const std::string& path) {
-  const fs::path file = fs::path(path).parent_path() / "tokenizer_config.json";
-  return fs::exists(file) ? base::read_json(file.string()) : Json::object();
-}
-
-std::string token_text(const Json& config, const char* role, const char* otherwise) {
-  auto found = config.find(role);
-  if (found == config.end() || found->is_null()) return otherwise;
-  if (found->is_object()) return found->value("content", otherwise);
-  return found->is_string() ? found->get<std::string>() : otherwise;
-}
-
-Json flag(const Json& config, const char* key, Json otherwise) {
-  auto found = config.find(key);
-  return found != config.end() && found->is_boolean() ? *found : otherwise;
-}
-
 }  // namespace
 
 TokenizerSpec read_wordpiece_vocabulary(const std::string& path) {
   WordPieceSpec model;
   model.vocabulary = read_lines(path);
-  const Json config = read_config(path);
+  const Companions beside(path);
+  beside.check_class({"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer",
+                      "MobileBertTokenizer", "PreTrainedTokenizer"});
   TokenizerSpec spec;
   spec.source = path;
   auto id_of = [&](const std::string& token) {
@@ -73,21 +55,24 @@ TokenizerSpec read_wordpiece_vocabulary(const std::string& path) {
     }
     return static_cast<int32_t>(found - model.vocabulary.begin());
   };
-  model.unk_token = token_text(config, "unk_token", "[UNK]");
-  const std::string cls = token_text(config, "cls_token", "[CLS]"),
-                    sep = token_text(config, "sep_token", "[SEP]");
-  for (const std::string& token : {token_text(config, "pad_token", "[PAD]"), model.unk_token, cls,
-                                   sep, token_text(config, "mask_token", "[MASK]")}) {
+  model.unk_token = beside.role("unk_token", "[UNK]");
+  const std::string cls = beside.role("cls_token", "[CLS]"),
+                    sep = beside.role("sep_token", "[SEP]");
+  for (const std::string& token : {beside.role("pad_token", "[PAD]"), model.unk_token, cls, sep,
+                                   beside.role("mask_token", "[MASK]")}) {
     spec.added.push_back({.id = id_of(token), .content = token, .special = true});
   }
+  beside.add_tokens(model.vocabulary, spec.added);
   std::sort(spec.added.begin(), spec.added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
-  spec.normalizer = Json{{"type", "BertNormalizer"},
-                         {"clean_text", true},
-                         {"handle_chinese_chars", flag(config, "tokenize_chinese_chars", true)},
-                         {"strip_accents", flag(config, "strip_accents", nullptr)},
-                         {"lowercase", flag(config, "do_lower_case", true)}}
-                        .dump();
+  const bool lowercase = beside.flag("do_lower_case", true);
+  spec.normalizer = Json{
+      {"type", "BertNormalizer"},
+      {"clean_text", true},
+      {"handle_chinese_chars", beside.flag("tokenize_chinese_chars", true)},
+      {"strip_accents", beside.flag("strip_accents", lowercase)},
+      {"lowercase",
+       lowercase}}.dump();
   spec.pre_tokenizer = R"({"type":"BertPreTokenizer"})";
   auto special = [](const std::string& token, int type) {
     return Json{{"SpecialToken", {{"id", token}, {"type_id", type}}}};

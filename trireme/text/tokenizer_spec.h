@@ -26,7 +26,8 @@ struct TokenizerSpec {
 /// Hugging Face's tokenizer.json. FormatError with the file and the place for a damaged file and for
 /// what is not supported.
 TokenizerSpec read_tokenizer_json(const std::string& path);
-/// GPT-2's files: vocab.json (encoder.json) with merges.txt (vocab.bpe).
+/// GPT-2's files: vocab.json (encoder.json) with merges.txt (vocab.bpe), and RoBERTa's where
+/// tokenizer_config.json beside them says so.
 TokenizerSpec read_gpt2_files(const std::string& vocabulary_path, const std::string& merges_path);
 /// BERT's vocab.txt, a token a line, with the settings of tokenizer_config.json beside it.
 TokenizerSpec read_wordpiece_vocabulary(const std::string& path);
@@ -35,8 +36,8 @@ TokenizerSpec read_sentencepiece_model(const std::string& path);
 /// tiktoken's ranks, base64 and rank a line; the file's name says which pattern cuts words.
 TokenizerSpec read_tiktoken_file(const std::string& path);
 
-/// Looks up what ends a document: tokenizer_config.json's `eos_token` beside `path`, else
-/// "<|endoftext|>".
+/// Looks up what ends a document: `eos_token` of tokenizer_config.json or special_tokens_map.json
+/// beside `path`, else "<|endoftext|>".
 void find_end_of_document(const std::string& path, TokenizerSpec& spec);
 
 /// Writes tokenizer.json and tokenizer_config.json into a folder, which it creates.

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "trireme/text/code_set.h"
 #include "trireme/text/page_table.h"
 
 namespace trireme::text {
@@ -279,10 +280,28 @@ std::span<const CodeRange> regex_class(std::string_view name) {
         }
       }
     }
+    CodeSet all, &control = classes["C"], &unassigned = classes["Cn"];
+    for (const CategoryRange& range : kCategories) all.push_back({range.first, range.last});
+    unassigned = complement(united(std::move(all)));
+    control.insert(control.end(), unassigned.begin(), unassigned.end());
+    control = united(std::move(control));
     return classes;
   }();
   if (auto found = categories.find(name); found != categories.end()) return found->second;
   if (name == "word") return kRegexWordCharacters;
+  if (name == "word in a class") {
+    // There the superscripts and fractions of Latin-1 are no word characters.
+    static const auto inside = [] {
+      std::vector<CodeRange> ranges;
+      for (CodeRange range : kRegexWordCharacters) {
+        if (range.first == 0xB2 || range.first == 0xBC) continue;
+        if (range.first == 0xB9) range.first = 0xBA;
+        ranges.push_back(range);
+      }
+      return ranges;
+    }();
+    return inside;
+  }
   if (name == "space") return kSpaces;
   if (name == "punct") return kRegexPunctuation;
   if (name == "alpha") return kRegexAlphabetic;

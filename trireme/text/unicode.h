@@ -84,8 +84,22 @@ struct CodeRange {
   char32_t first, last;
 };
 /// Ranges of a class of regular expressions: a category ("L", "Lu"), a script ("Han"), "word",
-/// "space", "punct", "alpha"; empty for a name that is not known.
+/// "word in a class" (where \w is a little less), "space", "punct", "alpha"; empty for a name that
+/// is not known.
 std::span<const CodeRange> regex_class(std::string_view name);
+
+/// Code points that regular expressions take for the same without case: `folded` stands for all of
+/// them. In order of `code`; what folds to itself is not listed.
+struct CaseFold {
+  char32_t code, folded;
+};
+std::span<const CaseFold> case_folds();
+/// Code points that are several others without case, as U+00DF is "ss".
+struct FullCaseFold {
+  char32_t code;
+  std::u32string_view folded;
+};
+std::span<const FullCaseFold> full_case_folds();
 
 /// The full decomposition (canonical, or compatible); empty where the code point stays itself.
 /// Hangul syllables are left out: their decomposition is arithmetic.

@@ -23,12 +23,20 @@ struct LowercaseMapping {
   char32_t from, first, second;
 };
 
+#include "trireme/text/unicode_folds.inc"
 #include "trireme/text/unicode_mappings.inc"
 
 constexpr char32_t kHangulL = 0x1100, kHangulV = 0x1161, kHangulT = 0x11A7, kHangulS = 0xAC00;
 constexpr char32_t kCountL = 19, kCountV = 21, kCountT = 28;
 
 }  // namespace
+
+std::span<const CaseFold> case_folds() {
+  return kCaseFolds;
+}
+std::span<const FullCaseFold> full_case_folds() {
+  return kFullCaseFolds;
+}
 
 std::u32string_view decomposition(char32_t value, bool compatible) {
   const auto* end = std::end(kDecompositions);

@@ -262,6 +262,14 @@ std::unique_ptr<Tokenizer> train_unigram(const std::vector<std::string>& files,
   if (options.special_tokens.empty()) {
     throw base::ConfigError("unigram needs a special token for unknown text; give <unk>");
   }
+  if (!(options.character_coverage > 0 && options.character_coverage <= 1)) {
+    throw base::ConfigError(fmt::format("character_coverage {}: expected more than 0 and at most 1",
+                                        options.character_coverage));
+  }
+  if (options.max_piece_length < 1) {
+    throw base::ConfigError(
+        fmt::format("max_piece_length {}: expected 1 character or more", options.max_piece_length));
+  }
   UnigramSpec model;
   for (const std::string& token : options.special_tokens) {
     if (token.empty()) throw base::ConfigError("a special token is empty; give its text");

@@ -98,6 +98,10 @@ std::unique_ptr<Tokenizer> train_wordpiece(const std::vector<std::string>& files
         "the special tokens lack {}, which stands for words that the vocabulary cannot write",
         kUnknown));
   }
+  if (options.limit_alphabet < 1) {
+    throw base::ConfigError(
+        fmt::format("limit_alphabet {}: expected 1 character or more", options.limit_alphabet));
+  }
   const WordCounts counts =
       count_pieces(files, spec, options.threads, [&](int64_t done, int64_t total) {
         if (options.progress) options.progress("reading", done, total);
