@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from support import trireme
+from support import PROGRAM, latest, layout, lines, losses, apart, train, trireme
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,26 @@ def gpt2(tmp_path_factory):
 def logits(model):
     with torch.no_grad():
         return model(torch.arange(30).reshape(2, 15)).logits
+
+
+@pytest.fixture(scope="module")
+def older(gpt2):
+    """The same model as transformers wrote it before safetensors: one pytorch_model.bin, and shards with an index."""
+    folder, model = gpt2
+    config = (folder / "one/config.json").read_text()
+    state = model.state_dict()
+    names = sorted(state)
+    for kind in ("bin", "bin-shards"):
+        (folder / kind).mkdir()
+        (folder / kind / "config.json").write_text(config)
+    torch.save(state, folder / "bin/pytorch_model.bin")
+    weight_map = {}
+    for i in range(3):
+        file = f"pytorch_model-{i + 1:05}-of-00003.bin"
+        torch.save({name: state[name] for name in names[i::3]}, folder / "bin-shards" / file)
+        weight_map |= {name: file for name in names[i::3]}
+    (folder / "bin-shards/pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return folder
 
 
 @pytest.mark.parametrize("source", ["one", "shards"])
@@ -97,6 +118,102 @@ def test_files_of_torch_save(gpt2, tmp_path):
         trireme("ckpt", "diff", folder / "one", tmp_path / f"p{protocol}")
 
 
+@pytest.mark.parametrize("to,files", [("hf", "model-*.safetensors"), ("bin", "pytorch_model-*.bin"), ("bin", "pytorch_model.bin")])
+def test_transformers_reads_what_we_write(gpt2, tmp_path, to, files):
+    folder, model = gpt2
+    shards = ["--max-shard-size", "40KB"] if "*" in files else []
+    trireme("ckpt", "convert", folder / "one", tmp_path / "out", "--to", to, *shards)
+    found = sorted((tmp_path / "out").glob(files))
+    assert len(found) == 1 if not shards else len(found) > 2
+    again = GPT2LMHeadModel.from_pretrained(tmp_path / "out").eval()
+    assert torch.equal(logits(again), logits(model))
+    if to == "bin":
+        assert all(isinstance(t, torch.Tensor) for t in torch.load(found[0], weights_only=True).values())
+    trireme("ckpt", "diff", folder / "one", tmp_path / "out")
+
+
+@pytest.mark.parametrize("source", ["bin", "bin-shards"])
+def test_folders_of_pickles(gpt2, older, tmp_path, source):
+    trireme("ckpt", "diff", older / "one", older / source)
+    trireme("ckpt", "convert", older / source, tmp_path / "split", "--to", "split", "--tensor-parallel", 2)
+    trireme("ckpt", "diff", older / "one", tmp_path / "split")
+
+
+def test_missing_and_damaged_shards_of_pickles(older, tmp_path):
+    shutil.copytree(older / "bin-shards", tmp_path / "m")
+    file = tmp_path / "m/pytorch_model-00002-of-00003.bin"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    said = trireme("ckpt", "verify", tmp_path / "m", code=2).stderr
+    assert file.name in said and "checksum" in said and "tensor" in said
+    file.unlink()
+    assert file.name in trireme("ckpt", "verify", tmp_path / "m", code=2).stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_types_of_pickles(gpt2, tmp_path, dtype):
+    """OSLO's merged file in other types, with shared storages and transposed weights."""
+    folder, model = gpt2
+    state = {name: t.to(dtype) for name, t in model.state_dict().items()}
+    state = {name: t.t().contiguous().t() if t.dim() == 2 and "c_" in name else t for name, t in state.items()}
+    state["lm_head.weight"] = state["transformer.wte.weight"]
+    (tmp_path / "m").mkdir()
+    torch.save(state, tmp_path / "m/pytorch_model.bin")
+    (tmp_path / "m/config.json").write_text((folder / "one/config.json").read_text())
+    trireme("ckpt", "convert", tmp_path / "m", tmp_path / "hf", "--to", "hf")
+    got = load_file(tmp_path / "hf/model.safetensors")
+    assert all(got[name].dtype == dtype and torch.equal(got[name], state[name]) for name in got) and len(got) == len(state) - 1
+
+
+def split_as_oslo(state, tp, stages, blocks, spelling, stale):
+    """A state dict cut as OSLO does: blocks shared out with the remainder on the last stage, torch.chunk over tp, each of
+    q, k, v on its own. OSLO's files hold stale copies of the layers of other stages."""
+    files = {}
+    for stage in range(stages):
+        own = range(stage * (blocks // stages), (stage + 1) * (blocks // stages) if stage + 1 < stages else blocks)
+        for rank in range(tp):
+            part = {}
+            for name, tensor in state.items():
+                words = name.split(".")
+                here = int(words[2]) in own if words[1] == "h" else (
+                    stage == 0 if "wpe" in name else stage == stages - 1 if "ln_f" in name else stage in (0, stages - 1))
+                if not here and not stale:
+                    continue
+                dim = None
+                if "wte" in name or "c_fc.bias" in name:
+                    dim = 0
+                elif "c_fc.weight" in name:
+                    dim = 1
+                elif "c_proj.weight" in name:
+                    dim = 0
+                if "c_attn" in name:
+                    cut = torch.cat([block.chunk(tp, -1)[rank] for block in tensor.chunk(3, -1)], -1)
+                else:
+                    cut = tensor if dim is None else tensor.chunk(tp, dim)[rank]
+                part[name] = cut.clone() if here else torch.randn_like(cut)
+            files[spelling.format(tp=rank, pp=stage)] = part
+    return files
+
+
+@pytest.mark.parametrize("spelling", ["pytorch_model_tp={tp}_pp={pp}.bin", "pytorch_model_tp_{tp}_pp_{pp}_ep_0.bin"])
+@pytest.mark.parametrize("stale", [True, False])
+def test_files_of_oslo(gpt2, tmp_path, spelling, stale):
+    folder, model = gpt2
+    state = {name: t for name, t in model.state_dict().items() if name != "lm_head.weight"}
+    (tmp_path / "oslo").mkdir()
+    for name, part in split_as_oslo(state, 2, 2, 3, spelling, stale).items():
+        torch.save(part, tmp_path / "oslo" / name)
+    (tmp_path / "oslo/config.json").write_text((folder / "one/config.json").read_text())
+    trireme("ckpt", "diff", folder / "one", tmp_path / "oslo")
+    assert json.loads(trireme("ckpt", "inspect", tmp_path / "oslo", "--json").stdout)["kind"] == "oslo"
+    trireme("ckpt", "convert", tmp_path / "oslo", tmp_path / "bin", "--to", "bin")
+    merged = torch.load(tmp_path / "bin/pytorch_model.bin", weights_only=True)
+    assert merged.keys() == state.keys() and all(torch.equal(merged[name], state[name]) for name in state)
+    (tmp_path / "oslo" / spelling.format(tp=1, pp=0)).unlink()
+    assert spelling.format(tp=1, pp=0) in trireme("ckpt", "inspect", tmp_path / "oslo", code=2).stderr
+
+
 class Hostile:
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -119,7 +236,8 @@ def test_hostile_pickles(gpt2, tmp_path):
                 assert "makes no tensor" in said
     torch.save({"transformer.wte.weight": torch.ones(2)}, tmp_path / "bad/pytorch_model.bin",
                _use_new_zipfile_serialization=False)
-    assert "zip" in trireme("ckpt", "inspect", tmp_path / "bad", code=2).stderr
+    said = trireme("ckpt", "inspect", tmp_path / "bad", code=2).stderr
+    assert "before PyTorch 1.6" in said and "save it again" in said
     assert not owned.exists() and not (tmp_path / "x").exists()
 
 
@@ -157,3 +275,105 @@ def test_refusals(gpt2, tmp_path):
     said = trireme("ckpt", "verify", split, code=2).stderr
     assert part.name in said and "checksum" in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["moved", "split"]
+
+
+def test_any_run_goes_on_as_any_other(tiny, tmp_path):
+    """Layouts, chunks, ZeRO, schedules, formats and types follow one another; the losses are those of one rank."""
+    legs = [(3, [*layout(dp=2, tp=2), "train.zero_optimization.stage=1"]),
+            (5, [*layout(pp=2), "train.dist.schedule=interleaved", "train.dist.chunks=2", "train.checkpointer.async=true"]),
+            (7, [*layout(tp=2, pp=2), "train.dist.schedule=zb-v", "train.dist.chunks=2", "train.checkpointer.format=merged"]),
+            (9, [*layout(dp=4), "train.zero_optimization.stage=1", "train.dtype=fp64"]),
+            (10, [*layout(dp=2), "train.checkpointer.format=merged", "train.checkpointer.async=true",
+                  "train.checkpointer.period=1"]),
+            (12, [*layout(tp=4), "train.dist.sequence_parallel=true"])]
+    constant = ["train.scheduler.name=warmup_constant", "train.scheduler.warmup_ratio=0"]
+    train(tiny, tmp_path / "want", *layout(), "train.train_iter=12", *constant)
+    for i, (steps, words) in enumerate(legs):
+        train(tiny, tmp_path / "run", *words, f"train.train_iter={steps}", *constant, *(["--resume"] if i else []))
+        trireme("ckpt", "verify", tmp_path / "run")
+    want, drawn = losses(tmp_path / "want"), losses(tmp_path / "run")
+    assert sorted(drawn) == sorted(want)
+    assert apart(list(want.values()), list(drawn.values())) < 1e-4
+
+
+def test_the_best_checkpoint_stays(tiny, tmp_path):
+    words = [*layout(dp=2), "train.evaluation.enabled=true", "train.evaluation.eval_period=2",
+             "train.evaluation.eval_samples=16", "train.checkpointer.keep_best=eval_loss", "train.checkpointer.max_to_keep=1",
+             "train.checkpointer.period=3", "optim.lr=0.02", "train.checkpointer.async=true"]
+    train(tiny, tmp_path / "run", *words)
+    measured = {line["step"]: line["eval_loss"] for line in lines(tmp_path / "run") if "eval_loss" in line}
+    best = min(measured, key=measured.get)
+    kept = tmp_path / "run/checkpoints/best"
+    assert kept.read_text().strip() == f"step_{best:08}"
+    assert json.loads((kept.parent / kept.read_text().strip() / "trireme.json").read_text())["metrics"] == {"eval_loss": measured[best]}
+    names = sorted(p.name for p in kept.parent.iterdir() if p.is_dir())
+    assert names == sorted({f"step_{best:08}", "step_00000012"})
+    assert json.loads(trireme("ckpt", "inspect", kept, "--json").stdout)["step"] == best
+    trireme("eval", "--config", tiny, "--checkpoint", kept)
+    # A run that goes on knows what was best before.
+    train(tiny, tmp_path / "run", *words, "train.train_iter=14", "--resume")
+    after = {line["step"]: line["eval_loss"] for line in lines(tmp_path / "run") if "eval_loss" in line}
+    assert kept.read_text().strip() == f"step_{min(after, key=after.get):08}"
+    said = train(tiny, tmp_path / "other", "train.checkpointer.keep_best=eval_loss", code=2).stderr
+    assert "keep_best" in said and "evaluates nothing" in said
+
+
+def test_weights_that_fit_only_in_part(tiny, tmp_path):
+    train(tiny, tmp_path / "a", *layout(), "train.train_iter=1")
+    words = [f"model.pretrained={latest(tmp_path / 'a')}", "model.n_layer=5", "model.vocab_size=101", "train.train_iter=1"]
+    said = train(tiny, tmp_path / "b", *layout(), *words, code=2).stderr
+    assert "model.strict: false" in said and "transformer.wte.weight is [97, 32], expected [101, 32]" in said
+    done = train(tiny, tmp_path / "b", *layout(tp=2), *words, "model.strict=false")
+    said = done.stdout + done.stderr
+    assert "transformer.h.4.attn.c_attn.bias" in said and "transformer.wte.weight is [97, 32]" in said
+    train(tiny, tmp_path / "b", *layout(), *words, "model.strict=false", "train.train_iter=2", "--resume")
+    assert "model.pretrained" in train(tiny, tmp_path / "c", *layout(), "model.strict=false", code=2).stderr
+
+
+@pytest.mark.parametrize("kind", ["model", "optimizer"])
+def test_one_flipped_bit_is_refused(tiny, tmp_path, kind):
+    words = [*layout(dp=2, tp=2), "train.zero_optimization.stage=1"]
+    train(tiny, tmp_path / "run", *words, "train.train_iter=2")
+    file = sorted(latest(tmp_path / "run").glob(f"{kind}_rank_*.safetensors"))[-1]
+    content = bytearray(file.read_bytes())
+    content[len(content) * 2 // 3] ^= 16
+    file.write_bytes(content)
+    said = train(tiny, tmp_path / "run", *words, "train.train_iter=4", "--resume", code=2).stderr
+    assert file.name in said and "transformer." in said and "checksum" in said
+
+
+def test_conversions_hold_one_tensor_at_a_time(tmp_path):
+    """Resident memory, mapped files included, stays far below the model's size, whichever way it is converted."""
+    model = GPT2Config(n_layer=8, n_embd=640, n_head=4, n_positions=64, vocab_size=500)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(model.to_json_string())
+    shapes = {"wte.weight": (500, 640), "wpe.weight": (64, 640), "ln_f.weight": (640,), "ln_f.bias": (640,)}
+    for i in range(8):
+        for name, shape in (("ln_1.weight", (640,)), ("ln_1.bias", (640,)), ("attn.c_attn.weight", (640, 1920)),
+                            ("attn.c_attn.bias", (1920,)), ("attn.c_proj.weight", (640, 640)), ("attn.c_proj.bias", (640,)),
+                            ("ln_2.weight", (640,)), ("ln_2.bias", (640,)), ("mlp.c_fc.weight", (640, 2560)),
+                            ("mlp.c_fc.bias", (2560,)), ("mlp.c_proj.weight", (2560, 640)), ("mlp.c_proj.bias", (640,))):
+            shapes[f"h.{i}.{name}"] = shape
+    save_file({f"transformer.{name}": torch.randn(shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+    size = (folder / "model.safetensors").stat().st_size
+    assert size > 140e6
+
+    def peak(*words):
+        run = os.posix_spawn(PROGRAM, [PROGRAM, *map(str, words)], os.environ,
+                             file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+        _, status, used = os.wait4(run, 0)
+        assert status == 0, words
+        return used.ru_maxrss * 1024
+
+    base = peak("ckpt", "inspect", folder)
+    steps = [("model", "split", "--to", "split", "--tensor-parallel", 2, "--pipeline-parallel", 2),
+             ("split", "oslo", "--to", "oslo", "--tensor-parallel", 2, "--pipeline-parallel", 2),
+             ("oslo", "bin", "--to", "bin"), ("bin", "hf", "--to", "hf", "--dtype", "bf16", "--max-shard-size", "50MB")]
+    for source, target, *words in steps:
+        used = peak("ckpt", "convert", tmp_path / source, tmp_path / target, *words) - base
+        assert used < size / 4, f"{source} to {target}: {used / 1e6:.0f} MB of {size / 1e6:.0f}"
+    used = peak("ckpt", "verify", tmp_path / "split") - base
+    assert used < size / 4, f"verify: {used / 1e6:.0f} MB"
+    for name in ("split", "oslo", "bin"):
+        shutil.rmtree(tmp_path / name)

@@ -1,16 +1,18 @@
-"""kill -9 of a random rank at a random moment: the others end naming it, and the resumed run equals an
-undisturbed one bit for bit. TRIREME_KILLS is how often (3, and 20 in the full suite)."""
+"""kill -9 of a random rank at a random moment, also while a checkpoint is written beside training: the others end
+naming it, and the resumed run equals an undisturbed one bit for bit, its losses and its last weights; on another
+layout within rounding. TRIREME_KILLS is how often (3, and 50 in the full suite)."""
 
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 
-from support import PROGRAM, layout, losses, train
+from support import PROGRAM, apart, latest, layout, losses, train, trireme
 
 KILLS = int(os.environ.get("TRIREME_KILLS", 3))
 LAYOUTS = [[*words, f"train.zero_optimization.stage={stage}", "train.checkpointer.period=4"]
@@ -20,14 +22,14 @@ STEPS = 24
 
 @pytest.fixture(scope="module")
 def undisturbed(tiny, tmp_path_factory):
-    """The losses of a layout's run."""
+    """The losses of a layout's run, and its last checkpoint."""
     known = {}
 
     def of(number):
         if number not in known:
             folder = tmp_path_factory.mktemp("undisturbed")
             train(tiny, folder, *LAYOUTS[number], f"train.train_iter={STEPS}")
-            known[number] = losses(folder)
+            known[number] = losses(folder), latest(folder)
         return known[number]
 
     return of
@@ -56,18 +58,21 @@ def saving(folder):
 @pytest.mark.parametrize("kill", range(KILLS))
 def test_kill(tiny, undisturbed, tmp_path, kill):
     number = (kill + kill // len(LAYOUTS)) % len(LAYOUTS)
-    want, words = undisturbed(number), LAYOUTS[number]
+    want, last = undisturbed(number)
+    # The second of three saves while training goes on, and so does every other one of many.
+    words = [*LAYOUTS[number], f"train.train_iter={STEPS}", *(["train.checkpointer.async=true"] if kill % 2 else [])]
     dice = random.Random(kill)
     shared = set(os.listdir("/dev/shm"))
-    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *words, f"train.train_iter={STEPS}"]
+    folder = tmp_path / "run"
+    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={folder}", *words]
     run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            text=True, stdin=subprocess.DEVNULL)
     # Every third kill waits for a checkpoint that is being written, the others for a step.
     moment = dice.randrange(5, STEPS - 2)
     deadline = time.time() + 60
     while run.poll() is None and time.time() < deadline:
-        done = steps_done(tmp_path)
-        if (kill % 3 == 1 and done >= 4 and saving(tmp_path)) or done >= moment:
+        done = steps_done(folder)
+        if (kill % 3 == 1 and done >= 4 and saving(folder)) or done >= moment:
             break
         time.sleep(0.001)
     time.sleep(dice.random() * 0.01)
@@ -81,18 +86,30 @@ def test_kill(tiny, undisturbed, tmp_path, kill):
     assert run.returncode not in (0, None)
     told = [line for line in said.splitlines() if not line.startswith("[rank ")]
     assert len(told) == 1 and "was killed by signal 9 (SIGKILL)" in told[0], said
-    assert any("error: " in log.read_text() for log in tmp_path.glob("log.rank*.txt"))
+    assert any("error: " in log.read_text() for log in folder.glob("log.rank*.txt"))
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks)
     assert set(os.listdir("/dev/shm")) <= shared
 
-    train(tiny, tmp_path, *words, f"train.train_iter={STEPS}", "--resume")
-    assert losses(tmp_path) == want
-    left = {entry.name for entry in (tmp_path / "checkpoints").iterdir()}
+    if kill == 1:
+        shutil.copytree(folder, tmp_path / "other")
+    train(tiny, folder, *words, "--resume")
+    assert losses(folder) == want
+    trireme("ckpt", "diff", latest(folder), last)
+    left = {entry.name for entry in (folder / "checkpoints").iterdir()}
     assert all(name == "latest" or name.startswith("step_") for name in left), left
+    if kill == 1:
+        train(tiny, tmp_path / "other", *layout(dp=2, tp=2), "train.train_iter=24", "train.checkpointer.async=true",
+              "--resume")
+        drawn = losses(tmp_path / "other")
+        assert sorted(drawn) == sorted(want)
+        assert apart(list(want.values())[:10], list(drawn.values())[:10]) < 1e-5
+        assert apart(list(want.values()), list(drawn.values())) < 1e-3
 
 
-def test_signal_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path):
-    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *LAYOUTS[1], f"train.train_iter={STEPS}"]
+@pytest.mark.parametrize("asynchronous", ["false", "true"])
+def test_signal_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path, asynchronous):
+    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *LAYOUTS[1],
+               f"train.train_iter={STEPS}", f"train.checkpointer.async={asynchronous}"]
     run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            text=True, stdin=subprocess.DEVNULL)
     while run.poll() is None and steps_done(tmp_path) < 6:
@@ -103,4 +120,4 @@ def test_signal_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path):
     assert "--resume" in said
     assert 6 <= max(losses(tmp_path)) < STEPS
     train(tiny, tmp_path, *LAYOUTS[1], f"train.train_iter={STEPS}", "--resume")
-    assert losses(tmp_path) == undisturbed(1)
+    assert losses(tmp_path) == undisturbed(1)[0]

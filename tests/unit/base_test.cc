@@ -6,6 +6,7 @@
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/base/hasher.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
 #include "trireme/base/log.h"
@@ -36,6 +37,18 @@ TEST(Hash, AsText) {
   for (uint64_t hash : {uint64_t{0}, uint64_t{0xABC}, ~uint64_t{0}}) EXPECT_EQ(hash_from_text(hash_to_text(hash)), hash);
   EXPECT_EQ(hash_to_text(0xABC), "0000000000000abc");
   for (const char* text : {"", "12 ", "12x", "11112222333344445"}) EXPECT_THROW(hash_from_text(text), FormatError) << text;
+}
+
+TEST(Hash, OfPiecesIsThatOfTheWhole) {
+  std::string text(5000, 'x');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31);
+  Hasher hasher;
+  EXPECT_EQ(hasher.hash(), hash_text(""));
+  for (size_t at = 0, size = 1; at < text.size(); at += size, size = size * 3 % 701) {
+    size = std::min(size, text.size() - at);
+    hasher.add(text.data() + at, size);
+  }
+  EXPECT_EQ(hasher.hash(), hash_text(text));
 }
 
 TEST(Folders, AreMadeWithThoseAbove) {

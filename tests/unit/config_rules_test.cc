@@ -160,15 +160,6 @@ TEST(Resolved, FillsInLayoutAndBatch) {
   EXPECT_THROW(resolved(full, 8), base::ConfigError);
 }
 
-TEST(Unsupported, IsRefusedWhenSwitchedOn) {
-  auto refusal = [](const std::string& override) {
-    return error_of([&] { check_supported(parse("", "f", {override})); });
-  };
-  EXPECT_THAT(refusal("train.checkpointer.async=true"), HasSubstr("set it to false"));
-  EXPECT_EQ(refusal("train.zero_optimization.stage=3"), "no error");
-  EXPECT_EQ(refusal("train.activation_checkpoint={enabled: true, every: 2}"), "no error");
-}
-
 TEST(Consistency, ContradictingKeysAreRefused) {
   auto refusal = [](const std::string& text) { return error_of([&] { parse(text, "f"); }); };
   EXPECT_THAT(refusal("train: {train_iter: 3, train_epoch: 1}"),
@@ -203,6 +194,8 @@ TEST(Consistency, ContradictingKeysAreRefused) {
               HasSubstr("along a cosine"));
   EXPECT_THAT(refusal("train: {scheduler: {name: wsd, decay_ratio: 1.5}}"),
               HasSubstr("decay_ratio"));
+  EXPECT_THAT(refusal("train: {checkpointer: {keep_best: eval_loss}}"), HasSubstr("evaluates nothing"));
+  EXPECT_THAT(refusal("train: {checkpointer: {keep_best: bleu}}"), HasSubstr("eval_loss"));
   EXPECT_THAT(refusal("optim: {name: adagrad}"), HasSubstr("adafactor"));
   EXPECT_THAT(refusal("optim: {clip_grad_value: 0}"), HasSubstr("null switches clipping off"));
   EXPECT_THAT(refusal("optim: {groups: [{freeze: true}]}"), HasSubstr("without a pattern"));

@@ -292,7 +292,7 @@ TEST(Config, EveryExampleLoads) {
   for (const auto& entry :
        std::filesystem::directory_iterator(std::string(TRIREME_SOURCE_DIR) + "/configs")) {
     SCOPED_TRACE(entry.path());
-    EXPECT_NO_THROW(check_supported(load(entry.path().string())));
+    EXPECT_NO_THROW(load(entry.path().string()));
     ++count;
   }
   EXPECT_GE(count, 1);

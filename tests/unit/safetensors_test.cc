@@ -10,6 +10,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/formats/weight_map.h"
 
 namespace trireme::formats {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
@@ -25,6 +25,7 @@ struct Flags {
   std::string a, b, to = "hf", dtype;
   int tensor_parallel = 1, pipeline_parallel = 1;
   bool optimizer = false, average = false, json = false;
+  std::optional<uint64_t> max_shard_size;
 };
 
 void print(const Json& json) {
@@ -72,8 +73,7 @@ void inspect(const Flags& flags) {
     out["layout"] = {{"dp", sizes.dp}, {"tp", sizes.tp}, {"pp", sizes.pp}};
     out["optimizer"] = manifest.optimizer;
   } else {
-    out["kind"] =
-        std::filesystem::exists(source.path() + "/" + checkpoint::oslo_file(0, 0)) ? "oslo" : "hf";
+    out["kind"] = checkpoint::has_oslo_files(source.path()) ? "oslo" : "hf";
   }
   out["parameters"] = parameters;
   out["bytes"] = bytes;
@@ -93,7 +93,13 @@ void inspect(const Flags& flags) {
 
 void convert(const Flags& flags) {
   checkpoint::ConvertOptions options{
-      .dtype = {}, .optimizer = flags.optimizer, .average = flags.average};
+      .average = flags.average, .optimizer = flags.optimizer, .pickled = flags.to == "bin"};
+  if (flags.max_shard_size) {
+    if (flags.to != "hf" && flags.to != "bin")
+      throw base::ConfigError("--max-shard-size goes with --to hf and --to bin; the files of " +
+                              flags.to + " follow from its ranks");
+    options.max_shard_bytes = static_cast<int64_t>(*flags.max_shard_size);
+  }
   if (!flags.dtype.empty()) {
     options.dtype = base::dtype_of(flags.dtype);
     if (!base::is_floating(*options.dtype)) {
@@ -103,7 +109,7 @@ void convert(const Flags& flags) {
   }
   Checkpoint source(flags.a, describe);
   int64_t count = 0;
-  if (flags.to == "hf") {
+  if (flags.to == "hf" || flags.to == "bin") {
     count = checkpoint::convert_to_hf(source, flags.b, options);
   } else if (flags.to == "oslo") {
     count = checkpoint::convert_to_oslo(source, flags.b, description_of(source),
@@ -194,9 +200,14 @@ void add_ckpt(CLI::App& program) {
                   "with the optimizer's state (--to split always has it)");
     one->add_flag("--ema", flags->average,
                   "the weights' moving averages (optim.ema) in place of the weights");
+    one->add_option("--max-shard-size", flags->max_shard_size,
+                    "several files of at most so much, for example 5GB, with an index")
+        ->transform(CLI::AsSizeValue(true));
     if (merge) continue;
-    one->add_option("--to", flags->to, "layout of the destination")
-        ->check(CLI::IsMember({"hf", "split", "oslo"}))
+    one->add_option("--to", flags->to,
+                    "layout of the destination: hf (model.safetensors), bin (pytorch_model.bin), "
+                    "split or oslo")
+        ->check(CLI::IsMember({"hf", "bin", "split", "oslo"}))
         ->required();
     one->add_option("--tensor-parallel", flags->tensor_parallel,
                     "tensor-parallel ranks of a split or oslo destination");

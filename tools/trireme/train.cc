@@ -109,7 +109,6 @@ struct EvalFlags {
 
 int eval_main(const EvalFlags& flags) {
   config::RunConfig given = flags.config.load();
-  config::check_supported(given);
   if (given.data.valid.empty()) throw base::ConfigError("data.valid is empty: name a dataset to evaluate on");
   const int ranks = job_size(flags.ranks);
   const config::RunConfig config = config::resolved(given, ranks);

@@ -83,6 +83,23 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+/// The entries of each file, in order.
+std::vector<std::vector<TensorEntry>> shards_of(const std::vector<TensorEntry>& entries,
+                                                std::optional<int64_t> max_bytes) {
+  std::vector<std::vector<TensorEntry>> shards(1);
+  int64_t filled = 0;
+  for (const TensorEntry& entry : entries) {
+    const int64_t bytes = formats::checked_bytes(entry.shape, entry.dtype, entry.name);
+    if (max_bytes && !shards.back().empty() && filled + bytes > *max_bytes) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(entry);
+    filled += bytes;
+  }
+  return shards;
+}
+
 /// transformers loads weights in the type that config.json names.
 void set_dtype(base::Json& config, const Checkpoint& source, const ConvertOptions& options) {
   if (config.contains("dtype") && !options.dtype) return;
@@ -127,28 +144,63 @@ const layout::ParamSpec* spec_of(const std::string& name,
 
 }  // namespace
 
+int64_t write_whole(const Checkpoint& source, const std::string& folder, bool optimizer,
+                    const ConvertOptions& options, Manifest& manifest) {
+  const bool pickled = options.pickled;
+  const std::string stem = optimizer ? "optimizer" : pickled ? "pytorch_model" : "model",
+                    extension = pickled ? ".bin" : ".safetensors";
+  const std::vector<std::vector<TensorEntry>> shards =
+      shards_of(entries_of(source, optimizer, options), options.max_shard_bytes);
+  base::Json weight_map = base::Json::object();
+  int64_t count = 0, total = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string number =
+        shards.size() == 1 ? "" : fmt::format("-{:05}-of-{:05}", i + 1, shards.size());
+    const std::string file = stem + number + extension, path = folder + "/" + file;
+    std::unique_ptr<SafetensorsWriter> writer;
+    std::unique_ptr<formats::TorchZipWriter> zip;
+    if (pickled) {
+      zip = std::make_unique<formats::TorchZipWriter>(path, shards[i]);
+    } else {
+      writer = std::make_unique<SafetensorsWriter>(
+          path, shards[i], std::map<std::string, std::string>{{"format", "pt"}});
+    }
+    for (const TensorEntry& entry : shards[i]) {
+      at::Tensor tensor = source.read_whole(source_of(source, entry.name, options))
+                              .to(dist::scalar_type(entry.dtype));
+      std::span<const std::byte> bytes = bytes_of(tensor);
+      pickled ? zip->write(entry.name, bytes) : writer->write(entry.name, bytes);
+      if (!pickled) manifest.checksums[file][entry.name] = base::hash_bytes(bytes.data(), bytes.size());
+      weight_map[entry.name] = file;
+      total += static_cast<int64_t>(bytes.size());
+      ++count;
+    }
+    pickled ? zip->close() : writer->close();
+  }
+  if (shards.size() > 1) {
+    base::Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
+    base::FileWriter writer(folder + "/" + stem + extension + ".index.json");
+    writer.write(index.dump(2) + "\n");
+    writer.close();
+  }
+  return count;
+}
+
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options) {
   check_average(source, options);
   bool with_optimizer = options.optimizer && source.manifest() && source.has_optimizer();
+  if (with_optimizer && options.pickled)
+    throw base::ConfigError(
+        "pytorch_model.bin holds weights only; leave the optimizer out or write safetensors");
   int64_t count = 0;
   build_folder(destination, [&](const std::string& folder) {
     Manifest manifest = manifest_for(source);
     manifest.merged = true;
     set_dtype(manifest.model_config, source, options);
     for (bool optimizer : {false, true}) {
-      if (optimizer && !with_optimizer) continue;
-      std::string file = optimizer ? "optimizer.safetensors" : "model.safetensors";
-      SafetensorsWriter writer(folder + "/" + file, entries_of(source, optimizer, options),
-                               {{"format", "pt"}});
-      for (const TensorEntry& entry : writer.order()) {
-        at::Tensor tensor = source.read_whole(source_of(source, entry.name, options)).to(dist::scalar_type(entry.dtype));
-        std::span<const std::byte> bytes = bytes_of(tensor);
-        writer.write(entry.name, bytes);
-        manifest.checksums[file][entry.name] = base::hash_bytes(bytes.data(), bytes.size());
-        ++count;
-      }
-      writer.close();
+      if (!optimizer || with_optimizer)
+        count += write_whole(source, folder, optimizer, options, manifest);
     }
     write_model_files(folder, manifest.model_config, source.path());
     if (with_optimizer) write_manifest(folder, manifest, nullptr);

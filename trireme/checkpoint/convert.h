@@ -14,15 +14,24 @@ namespace trireme::checkpoint {
 /// ConfigError for averages where the source keeps none, and with the optimizer.
 struct ConvertOptions {
   std::optional<base::DType> dtype;  // of floating parameters; nothing: as stored
-  bool optimizer = false;            // convert_to_hf: with the optimizer's tensors
   bool average = false;  // the weights' moving averages in their place, without the optimizer
+  // convert_to_hf only:
+  bool optimizer = false;                  // with the optimizer's tensors
+  bool pickled = false;                    // pytorch_model.bin in place of model.safetensors
+  std::optional<int64_t> max_shard_bytes;  // several files of at most so much (or of one tensor)
 };
 
-/// Writes a Hugging Face folder: config.json, model.safetensors, the tokenizer's files. With the
-/// optimizer (and a manifest in the source) it is a merged checkpoint from which training resumes.
-/// ConfigError when `destination` exists. Returns the number of tensors.
+/// Writes a Hugging Face folder: config.json, model.safetensors (or pytorch_model.bin, which is
+/// OSLO's merged file too), the tokenizer's files. With the optimizer (and a manifest in the source)
+/// it is a merged checkpoint from which training resumes. ConfigError when `destination` exists.
+/// Returns the number of tensors.
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options);
+
+/// Writes all tensors of one kind whole into `folder`, as convert_to_hf names the files, and notes
+/// their checksums in `manifest`. Returns their number.
+int64_t write_whole(const Checkpoint& source, const std::string& folder, bool optimizer,
+                    const ConvertOptions& options, Manifest& manifest);
 
 /// Writes a split checkpoint as a job on `mesh` would have, its optimizer tensors with it.
 /// `description` is the source's model on any mesh.

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::IoError;
 
-constexpr std::string_view kStepPrefix = "step_", kTemporarySuffix = ".tmp";
+constexpr std::string_view kStepPrefix = "step_", kTemporary = ".tmp";
 
 void remove_tree(const fs::path& path) {
   std::error_code error;
@@ -33,7 +33,7 @@ void move_to(const std::string& from, const std::string& to) {
 }
 
 fs::path temporary_of(const fs::path& target) {
-  return target.parent_path() / fmt::format(".{}{}", target.filename().string(), kTemporarySuffix);
+  return target.parent_path() / fmt::format(".{}{}", target.filename().string(), kTemporary);
 }
 
 /// Complete checkpoints by ascending step.
@@ -89,30 +89,35 @@ void remove_stale(const std::string& root) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
     std::string name = entry.path().filename().string();
-    bool temporary = name.starts_with('.') && name.ends_with(kTemporarySuffix);
-    if (temporary || name == "latest.tmp") remove_tree(entry.path());
+    bool temporary = name.starts_with('.') && name.ends_with(kTemporary);
+    bool pointer = name == fmt::format("{}{}", kLatest, kTemporary) ||
+                   name == fmt::format("{}{}", kBest, kTemporary);
+    if (temporary || pointer) remove_tree(entry.path());
   }
 }
 
-void set_latest(const std::string& root, const std::string& name) {
-  base::write_file_atomic(root + "/latest", name + "\n");
+void set_pointer(const std::string& root, const std::string& pointer, const std::string& name) {
+  base::write_file_atomic(root + "/" + pointer, name + "\n");
+}
+
+std::optional<std::string> find_pointed(const std::string& root, const std::string& pointer) {
+  std::string file = root + "/" + pointer;
+  if (!fs::exists(file)) return std::nullopt;
+  std::string name = base::read_file(file);
+  while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
+  std::string path = root + "/" + name;
+  if (name.empty() || name.find('/') != std::string::npos ||
+      !fs::exists(path + "/" + kManifestFile)) {
+    throw base::FormatError(
+        fmt::format("{}: it names \"{}\", which is no complete checkpoint of this folder; write "
+                    "the name of one into it",
+                    file, name));
+  }
+  return path;
 }
 
 std::optional<std::string> find_latest(const std::string& root) {
-  std::string file = root + "/latest";
-  if (fs::exists(file)) {
-    std::string name = base::read_file(file);
-    while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
-    std::string path = root + "/" + name;
-    if (name.empty() || name.find('/') != std::string::npos ||
-        !fs::exists(path + "/" + kManifestFile)) {
-      throw base::FormatError(
-          fmt::format("{}: it names \"{}\", which is no complete checkpoint of this folder; write "
-                      "the name of one into it",
-                      file, name));
-    }
-    return path;
-  }
+  if (auto path = find_pointed(root, kLatest)) return path;
   auto all = complete(root);
   if (all.empty()) return std::nullopt;
   return all.back().second.string();
@@ -120,11 +125,11 @@ std::optional<std::string> find_latest(const std::string& root) {
 
 void prune(const std::string& root, int keep) {
   if (keep <= 0) return;
-  std::optional<std::string> latest = find_latest(root);
+  std::optional<std::string> latest = find_latest(root), best = find_pointed(root, kBest);
   auto all = complete(root);
   for (size_t i = 0; i + static_cast<size_t>(keep) < all.size(); ++i) {
     const fs::path& path = all[i].second;
-    if (latest && path == fs::path(*latest)) continue;
+    if (path == latest || path == best) continue;
     // Renamed first, so that a half-removed checkpoint never looks like one.
     fs::path doomed = temporary_of(path);
     remove_tree(doomed);

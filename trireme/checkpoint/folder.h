@@ -1,6 +1,6 @@
 #pragma once
-// A run's checkpoints folder: step_00000100/ and its like, and `latest`, a text file with the name
-// of the newest complete one. Everything is written in a hidden temporary folder beside and renamed
+// A run's checkpoints folder: step_00000100/ and its like, and pointers, text files with the name of
+// one of them: `latest`, the newest complete one, and `best`, where the run keeps that. Everything is written in a hidden temporary folder beside and renamed
 // when it is complete, so a folder that does not start with a dot is whole. One rank calls these
 // functions.
 
@@ -22,13 +22,18 @@ void commit_folder(const std::string& temporary, const std::string& target);
 /// start, save does.
 void remove_stale(const std::string& root);
 
-/// Points `latest` at a folder of `root`, atomically.
-void set_latest(const std::string& root, const std::string& name);
+inline constexpr const char *kLatest = "latest", *kBest = "best";
+
+/// Makes a pointer name a folder of `root`, atomically.
+void set_pointer(const std::string& root, const std::string& pointer, const std::string& name);
+/// The path of the checkpoint that a pointer names; nothing when there is no such pointer.
+/// FormatError when it names none.
+std::optional<std::string> find_pointed(const std::string& root, const std::string& pointer);
 /// The path of the checkpoint that `latest` names; the newest complete one when there is no
 /// `latest`; nothing when the folder holds no checkpoint.
 std::optional<std::string> find_latest(const std::string& root);
 
-/// Keeps the newest `keep` complete checkpoints (0: all) and the one that `latest` names.
+/// Keeps the newest `keep` complete checkpoints (0: all) and those that pointers name.
 void prune(const std::string& root, int keep);
 
 }  // namespace trireme::checkpoint

@@ -1,19 +1,22 @@
 #include "trireme/checkpoint/load.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/base/hasher.h"
 #include "trireme/base/io.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/dist/redistribute.h"
+#include "trireme/formats/weight_map.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -22,7 +25,15 @@ namespace fs = std::filesystem;
 using base::ConfigError;
 using base::FormatError;
 
+constexpr size_t kChunkBytes = 1 << 20;  // stays in a cache between two uses
+
 std::string resolve(const std::string& path) {
+  const fs::path pointer(path);
+  if (fs::is_regular_file(pointer) &&
+      (pointer.filename() == kLatest || pointer.filename() == kBest)) {
+    const std::string root = pointer.has_parent_path() ? pointer.parent_path().string() : ".";
+    return *find_pointed(root, pointer.filename().string());
+  }
   if (!fs::is_directory(path)) {
     throw ConfigError(fmt::format(
         "{}: there is no such folder; expected a checkpoint, a run's folder or a Hugging "
@@ -58,11 +69,12 @@ bool is_optimizer_file(const std::string& file) {
   return file.starts_with("optimizer");
 }
 
-std::string first_names(const std::vector<std::string>& names) {
+std::string first_names(const std::vector<std::string>& names, size_t most) {
   std::string text;
-  for (size_t i = 0; i < names.size() && i < 4; ++i) text += (i ? ", " : "") + names[i];
-  return names.size() > 4 ? fmt::format("{} and {} more", text, names.size() - 4) : text;
+  for (size_t i = 0; i < names.size() && i < most; ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > most ? fmt::format("{} and {} more", text, names.size() - most) : text;
 }
+
 
 }  // namespace
 
@@ -73,14 +85,17 @@ Checkpoint::Checkpoint(const std::string& path, const Describe& describe) : path
   if (!model_config_.is_object()) throw FormatError(path_ + "/config.json: not an object");
   if (manifest_ && !manifest_->merged) {
     open_split();
-  } else if (fs::exists(path_ + "/" + oslo_file(0, 0))) {
+  } else if (has_oslo_files(path_)) {
     if (!describe) {
       throw ConfigError(fmt::format(
           "{}: OSLO's split files; `trireme ckpt convert` makes a checkpoint of them", path_));
     }
-    index_ = oslo_index(path_, describe(model_config_));
+    index_ = oslo_index(path_, describe(model_config_),
+                        [&](const std::string& file, const std::string& name) {
+                          return open(file).zip->contains(name);
+                        });
     for (auto& [name, tensor] : index_)
-      tensor.dtype = stored(tensor.parts.front().file, name).dtype;
+      tensor.dtype = open(tensor.parts.front().file).describe(name).dtype;
   } else {
     open_whole("model", false);
     if (manifest_) open_whole("optimizer", true);
@@ -109,18 +124,16 @@ void Checkpoint::drop_absent_optimizer() {
 
 void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
   std::map<std::string, std::string> located = formats::locate_tensors(path_, stem);
-  std::string older = path_ + "/pytorch_model.bin";
-  if (located.empty() && !manifest_ && fs::exists(older)) {
-    formats::TorchZipFile file(older);
-    for (const auto& [name, tensor] : file.tensors()) located[name] = older;
-  }
+  if (located.empty() && !manifest_)
+    located = formats::locate_tensors(path_, "pytorch_model", "bin");
   if (located.empty() && !optimizer) {
     throw FormatError(
         fmt::format("{}: no weights beside config.json: there is neither model.safetensors nor "
                     "model.safetensors.index.json{}. "
                     "transformers' `save_pretrained` writes them, and so does `trireme ckpt "
                     "convert CHECKPOINT DIR --to hf`",
-                    path_, manifest_ ? "" : " nor pytorch_model.bin"));
+                    path_,
+                    manifest_ ? "" : " nor pytorch_model.bin nor pytorch_model.bin.index.json"));
   }
   std::vector<std::pair<std::string, std::string>> ties;  // stored name, parameter it repeats
   for (const auto& [stored, where] : located) {
@@ -130,7 +143,7 @@ void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
       if (!mapped) continue;
       name = *mapped;
     }
-    const formats::StoredTensor& tensor = this->stored(name_of_file, stored);
+    const formats::StoredTensor& tensor = open(name_of_file).describe(stored);
     if (!manifest_ && !tied_to(model_config_, name).empty()) {
       ties.emplace_back(stored, tied_to(model_config_, name));
       continue;
@@ -147,8 +160,8 @@ void Checkpoint::open_whole(const std::string& stem, bool optimizer) {
   for (const auto& [stored, name] : ties) {
     std::string where = fs::path(located.at(stored)).filename().string();
     const LogicalTensor& original = find(name);
-    const formats::StoredTensor& copy = this->stored(where, stored);
-    std::span<const std::byte> bytes = bytes_of(name, original, original.parts.front());
+    const formats::StoredTensor& copy = open(where).at(stored);
+    std::span<const std::byte> bytes = find(name, original, original.parts.front()).bytes;
     if (copy.shape != original.shape || copy.dtype != original.dtype ||
         std::memcmp(copy.bytes.data(), bytes.data(), bytes.size()) != 0) {
       throw FormatError(
@@ -178,22 +191,32 @@ bool Checkpoint::has_optimizer() const {
   return false;
 }
 
-const formats::StoredTensor& Checkpoint::stored(const std::string& file,
-                                                const std::string& name) const {
+const formats::StoredTensor& Checkpoint::OpenFile::describe(const std::string& name) const {
+  return zip ? zip->describe(name) : safetensors->at(name);
+}
+
+const formats::StoredTensor& Checkpoint::OpenFile::at(const std::string& name) const {
+  return zip ? zip->at(name) : safetensors->at(name);
+}
+
+void Checkpoint::OpenFile::release(const std::string& name) const {
+  zip ? zip->release(name) : safetensors->release(name);
+}
+
+const Checkpoint::OpenFile& Checkpoint::open(const std::string& file) const {
   OpenFile& open = files_[file];
-  if (!open.safetensors && !open.zip) {
-    std::string path = path_ + "/" + file;
-    if (!fs::exists(path)) {
-      throw FormatError(
-          fmt::format("{}: the file is missing from the checkpoint; use another checkpoint", path));
-    }
-    if (file.ends_with(".bin")) {
-      open.zip = std::make_unique<formats::TorchZipFile>(path);
-    } else {
-      open.safetensors = std::make_unique<formats::SafetensorsFile>(path);
-    }
+  if (open.safetensors || open.zip) return open;
+  std::string path = path_ + "/" + file;
+  if (!fs::exists(path)) {
+    throw FormatError(
+        fmt::format("{}: the file is missing from the checkpoint; use another checkpoint", path));
   }
-  return open.zip ? open.zip->at(name) : open.safetensors->at(name);
+  if (file.ends_with(".bin")) {
+    open.zip = std::make_unique<formats::TorchZipFile>(path);
+  } else {
+    open.safetensors = std::make_unique<formats::SafetensorsFile>(path);
+  }
+  return open;
 }
 
 const LogicalTensor& Checkpoint::find(const std::string& name) const {
@@ -206,35 +229,49 @@ const LogicalTensor& Checkpoint::find(const std::string& name) const {
   return found->second;
 }
 
-std::span<const std::byte> Checkpoint::bytes_of(const std::string& name,
-                                                const LogicalTensor& tensor,
-                                                const StoredPart& part) const {
+Checkpoint::Found Checkpoint::find(const std::string& name, const LogicalTensor& tensor,
+                                   const StoredPart& part) const {
   auto renamed = stored_names_.find(name);
   const std::string& stored_name = renamed == stored_names_.end() ? name : renamed->second;
-  const formats::StoredTensor& stored = this->stored(part.file, stored_name);
+  std::lock_guard lock(*mutex_);
+  const OpenFile& file = open(part.file);
+  const formats::StoredTensor& stored = file.describe(stored_name);
   layout::Shape expected = stored_shape(part.slice, part.flat);
-  std::string where = fmt::format("{}/{}: tensor \"{}\"", path_, part.file, stored_name);
+  Found found{&file,
+              {part.file, stored_name},
+              fmt::format("{}/{}: tensor \"{}\"", path_, part.file, stored_name), {}};
   if (stored.dtype != tensor.dtype || stored.shape != expected) {
-    throw FormatError(fmt::format("{} is {} [{}], the checkpoint's index expects {} [{}]", where,
-                                  base::name_of(stored.dtype), fmt::join(stored.shape, ", "),
-                                  base::name_of(tensor.dtype), fmt::join(expected, ", ")));
+    throw FormatError(fmt::format("{} is {} [{}], the checkpoint's index expects {} [{}]",
+                                  found.where, base::name_of(stored.dtype),
+                                  fmt::join(stored.shape, ", "), base::name_of(tensor.dtype),
+                                  fmt::join(expected, ", ")));
   }
-  bool& checked = checked_[part.file][stored_name];
-  if (manifest_ && !checked) {
+  found.bytes = file.at(stored_name).bytes;
+  if (manifest_ && checked_.insert(found.place).second) {
     auto of_file = manifest_->checksums.find(part.file);
     if (of_file == manifest_->checksums.end() || !of_file->second.contains(stored_name)) {
-      throw FormatError(fmt::format("{}: the manifest has no checksum for it", where));
+      throw FormatError(fmt::format("{}: the manifest has no checksum for it", found.where));
     }
-    if (base::hash_bytes(stored.bytes.data(), stored.bytes.size()) !=
-        of_file->second.at(stored_name)) {
-      throw FormatError(
-          fmt::format("{}: its bytes do not match their checksum: the file is damaged; use another "
-                      "checkpoint",
-                      where));
-    }
-    checked = true;
+    found.checksum = of_file->second.at(stored_name);
   }
-  return stored.bytes;
+  return found;
+}
+
+void Checkpoint::check(const Found& found) const {
+  if (found.checksum &&
+      base::hash_bytes(found.bytes.data(), found.bytes.size()) != *found.checksum)
+    refuse_damage(found);
+}
+
+void Checkpoint::refuse_damage(const Found& found) const {
+  {
+    std::lock_guard lock(*mutex_);
+    checked_.erase(found.place);
+  }
+  throw FormatError(
+      fmt::format("{}: its bytes do not match their checksum: the file is damaged; use another "
+                  "checkpoint",
+                  found.where));
 }
 
 void Checkpoint::read(const nn::TensorPart& part) const {
@@ -259,14 +296,30 @@ void Checkpoint::read(const nn::TensorPart& part) const {
   std::byte* out = static_cast<std::byte*>(target.data_ptr());
   int64_t size = base::size_of(tensor.dtype), filled = 0;
   for (const StoredPart& stored : tensor.parts) {
-    std::span<const std::byte> bytes;
+    std::vector<layout::Overlap> runs;
     for_each_shared(stored.slice, stored.flat, part.slice, part.flat, tensor.shape,
-                    [&](const layout::Overlap& run) {
-                      if (bytes.empty()) bytes = bytes_of(part.name, tensor, stored);
-                      std::memcpy(out + run.to * size, bytes.data() + run.from * size,
-                                  static_cast<size_t>(run.count * size));
-                      filled += run.count;
-                    });
+                    [&](const layout::Overlap& run) { runs.push_back(run); });
+    if (runs.empty()) continue;
+    const Found found = find(part.name, tensor, stored);
+    const std::byte* from = found.bytes.data();
+    if (runs.size() == 1 && runs[0].count == stored.flat.size()) {
+      std::byte* to = out + runs[0].to * size;
+      base::Hasher hasher;
+      for (size_t at = 0; at < found.bytes.size(); at += kChunkBytes) {
+        const size_t count = std::min(kChunkBytes, found.bytes.size() - at);
+        std::memcpy(to + at, from + at, count);
+        if (found.checksum) hasher.add(to + at, count);
+      }
+      if (found.checksum && hasher.hash() != *found.checksum) refuse_damage(found);
+    } else {
+      check(found);
+      for (const layout::Overlap& run : runs)
+        std::memcpy(out + run.to * size, from + run.from * size,
+                    static_cast<size_t>(run.count * size));
+    }
+    for (const layout::Overlap& run : runs) filled += run.count;
+    std::lock_guard lock(*mutex_);
+    found.file->release(found.place.second);
   }
   if (filled != part.flat.size()) {
     throw FormatError(
@@ -277,6 +330,13 @@ void Checkpoint::read(const nn::TensorPart& part) const {
     at::Tensor destination = part.data.view({-1});
     destination.copy_(target);
   }
+}
+
+void Checkpoint::read_all(std::span<const nn::TensorPart> parts) const {
+  std::atomic<size_t> next = 0;
+  at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    for (size_t i = next++; i < parts.size(); i = next++) read(parts[i]);
+  });
 }
 
 at::Tensor Checkpoint::read_whole(const std::string& name) const {
@@ -291,7 +351,9 @@ Checkpoint::Verified Checkpoint::verify() const {
   Verified verified;
   for (const auto& [name, tensor] : index_) {
     for (const StoredPart& part : tensor.parts) {
-      bytes_of(name, tensor, part);
+      const Found found = find(name, tensor, part);
+      check(found);
+      found.file->release(found.place.second);
       ++verified.tensors;
     }
   }
@@ -318,35 +380,60 @@ Checkpoint::Verified Checkpoint::verify() const {
   return verified;
 }
 
-void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
-                     const std::vector<layout::ParamSpec>& specs) {
-  std::vector<std::string> missing, extra, shapes;
+std::string Mismatch::text(size_t most) const {
+  std::string text;
+  auto add = [&](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", what, first_names(names, most));
+  };
+  add("missing", missing);
+  add("not of the model", unexpected);
+  add("of another shape", shapes);
+  return text;
+}
+
+Mismatch compare(const Checkpoint& checkpoint, const std::vector<layout::ParamSpec>& specs) {
+  Mismatch found;
   std::set<std::string> expected;
   for (const layout::ParamSpec& spec : specs) {
     expected.insert(spec.name);
-    auto found = checkpoint.tensors().find(spec.name);
-    if (found == checkpoint.tensors().end() || found->second.optimizer) {
-      missing.push_back(spec.name);
-    } else if (found->second.shape != spec.shape) {
-      shapes.push_back(fmt::format("{} is [{}], expected [{}]", spec.name,
-                                   fmt::join(found->second.shape, ", "),
-                                   fmt::join(spec.shape, ", ")));
+    auto stored = checkpoint.tensors().find(spec.name);
+    if (stored == checkpoint.tensors().end() || stored->second.optimizer) {
+      found.missing.push_back(spec.name);
+    } else if (stored->second.shape != spec.shape) {
+      found.shapes.push_back(fmt::format("{} is [{}], expected [{}]", spec.name,
+                                         fmt::join(stored->second.shape, ", "),
+                                         fmt::join(spec.shape, ", ")));
+    } else {
+      ++found.common;
     }
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (!tensor.optimizer && !expected.contains(name)) extra.push_back(name);
+    if (!tensor.optimizer && !expected.contains(name)) found.unexpected.push_back(name);
   }
-  if (!missing.empty() || !extra.empty() || !shapes.empty()) {
-    std::string text =
-        fmt::format("{}: the checkpoint is of another model than the configuration's `model`",
-                    checkpoint.path());
-    if (!missing.empty()) text += fmt::format("; missing: {}", first_names(missing));
-    if (!extra.empty()) text += fmt::format("; not of the model: {}", first_names(extra));
-    if (!shapes.empty()) text += fmt::format("; of another shape: {}", first_names(shapes));
-    throw FormatError(text +
-                      ". Set `model` to the checkpoint's own (`trireme ckpt inspect` shows it)");
+  return found;
+}
+
+Mismatch load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
+                         const std::vector<layout::ParamSpec>& specs, bool strict) {
+  Mismatch found = compare(checkpoint, specs);
+  if (!found.empty() && (strict || found.common == 0)) {
+    throw FormatError(fmt::format(
+        "{}: the checkpoint is of another model than the configuration's `model`; {}. Set `model` "
+        "to the checkpoint's own (`trireme ckpt inspect` shows it){}",
+        checkpoint.path(), found.text(4),
+        strict ? "; model.strict: false takes what both have from model.pretrained" : ""));
   }
-  for (const nn::TensorPart& part : parts) checkpoint.read(part);
+  std::vector<nn::TensorPart> common;
+  for (const nn::TensorPart& part : parts) {
+    auto stored = checkpoint.tensors().find(part.name);
+    if (found.empty() || (stored != checkpoint.tensors().end() && !stored->second.optimizer &&
+                          stored->second.shape == part.global_shape)) {
+      common.push_back(part);
+    }
+  }
+  checkpoint.read_all(common);
+  return found;
 }
 
 void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
@@ -368,7 +455,7 @@ void load_optimizer(const Checkpoint& checkpoint, std::span<const nn::TensorPart
           checkpoint.path(), name));
     }
   }
-  for (const nn::TensorPart& part : parts) checkpoint.read(part);
+  checkpoint.read_all(parts);
 }
 
 }  // namespace trireme::checkpoint

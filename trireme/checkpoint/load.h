@@ -16,9 +16,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/checkpoint/index.h"
@@ -34,8 +37,8 @@ using Describe = std::function<layout::ModelDescription(const base::Json& config
 
 class Checkpoint {
  public:
-  /// Opens a checkpoint folder, a folder of checkpoints or a run's folder (their latest), or a
-  /// Hugging Face folder. ConfigError when there is no checkpoint at `path`; FormatError for one
+  /// Opens a checkpoint folder, a folder of checkpoints or a run's folder (their latest), what a
+  /// pointer file (`latest`, `best`) names, or a Hugging Face folder. ConfigError when there is no checkpoint at `path`; FormatError for one
   /// that is incomplete or damaged.
   /// OSLO's split files need `describe` too.
   explicit Checkpoint(const std::string& path, const Describe& describe = {});
@@ -52,6 +55,8 @@ class Checkpoint {
   /// Fills part.data, converting between floating types. FormatError naming file and tensor: not
   /// there, another shape, a type that does not convert, damaged bytes.
   void read(const nn::TensorPart& part) const;
+  /// The same for several of different names, on all of this rank's threads.
+  void read_all(std::span<const nn::TensorPart> parts) const;
   /// The whole tensor in its stored type.
   at::Tensor read_whole(const std::string& name) const;
   struct Verified {
@@ -68,9 +73,26 @@ class Checkpoint {
   void open_split();
   void open_whole(const std::string& stem, bool optimizer);
   void drop_absent_optimizer();
-  const formats::StoredTensor& stored(const std::string& file, const std::string& name) const;
-  std::span<const std::byte> bytes_of(const std::string& name, const LogicalTensor& tensor,
-                                      const StoredPart& part) const;
+  struct OpenFile {
+    std::unique_ptr<formats::SafetensorsFile> safetensors;
+    std::unique_ptr<formats::TorchZipFile> zip;
+    const formats::StoredTensor& describe(const std::string& name) const;
+    const formats::StoredTensor& at(const std::string& name) const;
+    void release(const std::string& name) const;
+  };
+  /// A stored part that was found as the index says, and what is known of its bytes.
+  struct Found {
+    const OpenFile* file;
+    std::pair<std::string, std::string> place;  // the file's name, the name in it
+    std::string where;                          // both, for errors
+    std::span<const std::byte> bytes;
+    std::optional<uint64_t> checksum = {};  // that is still to be compared
+  };
+  const OpenFile& open(const std::string& file) const;
+  Found find(const std::string& name, const LogicalTensor& tensor, const StoredPart& part) const;
+  /// Compares the checksum of all bytes.
+  void check(const Found& found) const;
+  [[noreturn]] void refuse_damage(const Found& found) const;
   const LogicalTensor& find(const std::string& name) const;
 
   std::string path_;
@@ -79,19 +101,29 @@ class Checkpoint {
   Index index_;
   std::map<std::string, std::string>
       stored_names_;  // where a Hugging Face file spells a name otherwise
-  struct OpenFile {
-    std::unique_ptr<formats::SafetensorsFile> safetensors;
-    std::unique_ptr<formats::TorchZipFile> zip;
-  };
+  // Of what follows; behind a pointer, so that a checkpoint can move.
+  mutable std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
   mutable std::map<std::string, OpenFile> files_;
-  mutable std::map<std::string, std::map<std::string, bool>> checked_;
+  mutable std::set<std::pair<std::string, std::string>> checked_;  // places
 };
+
+/// How a checkpoint's parameters differ from a model's, by name.
+struct Mismatch {
+  int64_t common = 0;  // parameters that both have, of one shape
+  std::vector<std::string> missing, unexpected;  // in the checkpoint; of the model
+  std::vector<std::string> shapes;               // "NAME is [2, 3], expected [2, 4]"
+  bool empty() const { return missing.empty() && unexpected.empty() && shapes.empty(); }
+  /// One line with the first `most` names of each kind.
+  std::string text(size_t most) const;
+};
+Mismatch compare(const Checkpoint& checkpoint, const std::vector<layout::ParamSpec>& specs);
 
 /// Fills this rank's parameters. `specs` are all parameters of the model (of every stage): a
 /// checkpoint that lacks one, holds another or one of another shape is refused, by every rank
-/// alike.
-void load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
-                     const std::vector<layout::ParamSpec>& specs);
+/// alike. Not `strict`: what both have is filled, the rest stays as it is, and only a checkpoint
+/// without anything in common is refused. Returns the differences.
+Mismatch load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
+                         const std::vector<layout::ParamSpec>& specs, bool strict = true);
 
 /// Fills this rank's optimizer tensors. FormatError when the checkpoint holds none, lacks one, or
 /// holds a kind ("exp_avg") that this optimizer keeps neither here nor (`elsewhere`) on other ranks.

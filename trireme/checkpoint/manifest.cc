@@ -84,6 +84,7 @@ std::string to_text(const Manifest& manifest) {
                {"optimizer", manifest.optimizer},
                {"config", manifest.config},
                {"model_config", manifest.model_config},
+               {"metrics", manifest.metrics},
                {"data", manifest.data},
                {"model", to_json(manifest.description)},
                {"index_checksum", base::hash_to_text(manifest.index_checksum)},
@@ -122,6 +123,7 @@ Manifest read_manifest(const std::string& path) {
     manifest.optimizer = json.at("optimizer");
     manifest.config = json.at("config");
     manifest.model_config = json.at("model_config");
+    manifest.metrics = json.value("metrics", Json());
     manifest.data = json.value("data", Json());
     manifest.description = description_from(json.at("model"));
     manifest.index_checksum = base::hash_from_text(json.at("index_checksum"));

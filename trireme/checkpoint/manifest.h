@@ -23,6 +23,7 @@ struct Manifest {
   std::string config;                              // the resolved configuration, YAML
   base::Json model_config = base::Json::object();  // Hugging Face's config.json
   base::Json optimizer = base::Json::object();     // scalars of optimizer, schedule and loss scaler
+  base::Json metrics;  // of the evaluation at this step: {"eval_loss": 2.1}; null: there was none
   base::Json data;  // identity of the training data (data/identity.h); null: not known
   layout::ModelDescription description;
   bool merged =

@@ -1,6 +1,7 @@
 #include "trireme/checkpoint/oslo.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "trireme/base/error.h"
@@ -9,6 +10,19 @@
 namespace trireme::checkpoint {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// OSLO 3's name of the same.
+std::string oslo3_file(int tp, int pp) {
+  return fmt::format("pytorch_model_tp_{}_pp_{}_ep_0.bin", tp, pp);
+}
+
+}  // namespace
+
+bool has_oslo_files(const std::string& folder) {
+  return fs::exists(folder + "/" + oslo_file(0, 0)) || fs::exists(folder + "/" + oslo3_file(0, 0));
+}
 
 std::string oslo_file(int tp, int pp) {
   return fmt::format("pytorch_model_tp={}_pp={}.bin", tp, pp);
@@ -48,26 +62,41 @@ layout::Slice oslo_slice(const layout::ParamSpec& spec, int tp, int size) {
   return slice;
 }
 
-Index oslo_index(const std::string& folder, const layout::ModelDescription& description) {
-  auto exists = [&](int tp, int pp) { return fs::exists(folder + "/" + oslo_file(tp, pp)); };
+Index oslo_index(
+    const std::string& folder, const layout::ModelDescription& description,
+    const std::function<bool(const std::string& file, const std::string& name)>& holds) {
+  const bool third = !fs::exists(folder + "/" + oslo_file(0, 0));
+  auto file = [&](int tp, int pp) { return third ? oslo3_file(tp, pp) : oslo_file(tp, pp); };
   int tp_size = 1, stages = 1;
-  while (exists(tp_size, 0)) ++tp_size;
-  while (exists(0, stages)) ++stages;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    int tp = 0, pp = 0, expert = 0;
+    const char* pattern = third ? "pytorch_model_tp_%6d_pp_%6d_ep_%6d" : "pytorch_model_tp=%6d_pp=%6d";
+    if (std::sscanf(name.c_str(), pattern, &tp, &pp, &expert) < 2 || tp < 0 || pp < 0) continue;
+    if (expert > 0)
+      throw base::FormatError(entry.path().string() + ": experts in files of their own are not supported");
+    if (name != file(tp, pp)) continue;
+    tp_size = std::max(tp_size, tp + 1);
+    stages = std::max(stages, pp + 1);
+  }
   for (int tp = 0; tp < tp_size; ++tp) {
     for (int pp = 0; pp < stages; ++pp) {
-      if (exists(tp, pp)) continue;
+      if (fs::exists(folder + "/" + file(tp, pp))) continue;
       throw base::FormatError(fmt::format("{}/{}: the file is missing from a set of {} x {} files",
-                                          folder, oslo_file(tp, pp), tp_size, stages));
+                                          folder, file(tp, pp), tp_size, stages));
     }
   }
   Index index;
   for (const layout::ParamSpec& spec : oslo_partition(description, stages).parameters) {
+    std::vector<int> held;
+    for (int pp = 0; pp < stages; ++pp)
+      if (holds(file(0, pp), spec.name)) held.push_back(pp);
+    const int stage = held.size() == 1 ? held.front() : spec.layout.stages.front();
     LogicalTensor tensor{spec.dtype, spec.shape, false, {}};
     int holders = spec.layout.tp.is_split() ? tp_size : 1;
     for (int tp = 0; tp < holders; ++tp) {
       layout::Slice slice = oslo_slice(spec, tp, tp_size);
-      tensor.parts.push_back(
-          {oslo_file(tp, spec.layout.stages.front()), slice, {0, slice.count()}});
+      tensor.parts.push_back({file(tp, stage), slice, {0, slice.count()}});
     }
     index.emplace(spec.name, std::move(tensor));
   }

@@ -1,19 +1,27 @@
 #include "trireme/checkpoint/save.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
-#include <exception>
 #include <filesystem>
+#include <functional>
+#include <future>
+#include <iterator>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/base/hasher.h"
+#include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
 #include "trireme/checkpoint/together.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/formats/safetensors.h"
+#include "trireme/kernels/allocator.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -22,181 +30,72 @@ namespace fs = std::filesystem;
 using base::Json;
 using nn::TensorPart;
 
-const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
+constexpr size_t kChunkBytes = 1 << 20;  // stays in a cache between two uses
+constexpr int64_t kAlignment = 64;
+constexpr std::chrono::milliseconds kLongestPause(50);
 
-std::span<const std::byte> bytes_of(const TensorPart& part) {
+void check_data(const TensorPart& part) {
   base::check(
       part.data.defined() && part.data.is_contiguous() && part.data.numel() == part.flat.size(),
       "{}: its data is not the contiguous {} elements of the part", part.name, part.flat.size());
-  return {static_cast<const std::byte*>(part.data.data_ptr()), part.data.nbytes()};
 }
 
-std::vector<TensorPart> owned(const std::vector<TensorPart>& parts) {
-  std::vector<TensorPart> out;
-  for (const TensorPart& part : parts) {
-    if (part.owner && (part.flat.size() > 0 || layout::element_count(part.global_shape) == 0)) {
-      out.push_back(part);
-      out.back().data = part.data.to(at::kCPU);
-    }
-  }
-  return out;
-}
-
-/// A part as the other ranks hear of it.
-struct Announced {
-  TensorPart part;  // without data
-  base::DType dtype = base::DType::f32;
-  bool optimizer = false;
-  int rank = 0;
-  uint64_t checksum = 0;  // split only
-};
-
-std::string announce(const std::vector<TensorPart>& parts,
-                     const std::map<std::string, uint64_t>& checksums) {
-  Json list = Json::array();
-  for (const TensorPart& part : parts) {
-    list.push_back({part.name,
-                    part.global_shape,
-                    to_json(part.slice),
-                    {part.flat.begin, part.flat.end},
-                    base::name_of(dist::dtype_of(part.data)),
-                    checksums.contains(part.name) ? checksums.at(part.name) : 0});
-  }
-  return list.dump();
-}
-
-void hear(const std::string& text, bool optimizer, int rank, std::vector<Announced>& all) {
-  for (const Json& item : base::parse_json(text, "announced parts")) {
-    TensorPart part{item[0],
-                    item[1].get<layout::Shape>(),
-                    slice_from_json(item[2]),
-                    {item[3][0].get<int64_t>(), item[3][1].get<int64_t>()},
-                    {},
-                    true};
-    all.push_back({std::move(part), base::dtype_of(item[4].get<std::string>()), optimizer, rank,
-                   item[5].get<uint64_t>()});
-  }
-}
-
-/// The logical tensors that announced parts make up; `file_of` names the file of a part.
-Index index_of(const std::vector<Announced>& all,
-               const std::function<std::string(const Announced&)>& file_of) {
-  Index index;
-  std::map<std::string, int64_t> covered;
-  for (const Announced& a : all) {
-    LogicalTensor& tensor = index[a.part.name];
-    if (tensor.parts.empty()) tensor = {a.dtype, a.part.global_shape, a.optimizer, {}};
-    base::check(tensor.shape == a.part.global_shape && tensor.dtype == a.dtype &&
-                    tensor.optimizer == a.optimizer,
-                "ranks disagree on the shape or type of {}", a.part.name);
-    tensor.parts.push_back({file_of(a), a.part.slice, a.part.flat});
-    covered[a.part.name] += a.part.flat.size();
-  }
-  for (const auto& [name, count] : covered) {
-    base::check(count == layout::element_count(index[name].shape),
-                "{}: its owners hold {} elements of {}", name, count,
-                layout::element_count(index[name].shape));
-  }
-  return index;
-}
-
-/// Each rank's file of parameters and of optimizer tensors, then their index on every rank.
-Index save_split(const SaveRequest& request, const comm::Comm& world, const std::string& folder,
-                 Manifest& manifest) {
-  std::vector<Announced> all;
+std::vector<HeldPart> held_by(const SaveRequest& request, int rank) {
+  std::vector<HeldPart> held;
   for (bool optimizer : {false, true}) {
-    std::vector<std::string> announced = together(world, [&] {
-      std::vector<TensorPart> parts = owned(optimizer ? request.optimizer : request.parameters);
-      std::string file = rank_file(optimizer, world.rank());
-      return announce(parts, parts.empty() ? std::map<std::string, uint64_t>{}
-                                           : write_parts(folder, file, parts));
-    });
-    for (int rank = 0; rank < world.size(); ++rank) hear(announced[rank], optimizer, rank, all);
+    for (const TensorPart& part : optimizer ? request.optimizer : request.parameters) {
+      check_data(part);
+      held.push_back({rank, part.name, part.global_shape, part.slice, part.flat,
+                      dist::dtype_of(part.data), optimizer});
+    }
   }
-  for (const Announced& a : all)
-    manifest.checksums[rank_file(a.optimizer, a.rank)][a.part.name] = a.checksum;
-  return index_of(all, [](const Announced& a) { return rank_file(a.optimizer, a.rank); });
+  return held;
 }
 
-/// Rank 0 receives and writes the tensors of one file; the others send their parts, one at a time.
-void stream(const SaveRequest& request, const comm::Comm& world, const std::string& folder,
-            bool optimizer, Manifest& manifest) {
-  std::string file = optimizer ? "optimizer.safetensors" : "model.safetensors";
-  std::vector<TensorPart> mine;
-  std::vector<std::string> announced = together(world, [&] {
-    mine = owned(optimizer ? request.optimizer : request.parameters);
-    for (const TensorPart& part : mine) bytes_of(part);
-    return announce(mine, {});
-  });
-  std::vector<Announced> all;
-  for (int rank = 0; rank < world.size(); ++rank) hear(announced[rank], optimizer, rank, all);
-  if (all.empty()) return;
-  Index index = index_of(all, [&](const Announced&) { return file; });
-  std::map<std::string, std::vector<const Announced*>> parts_of;
-  for (const Announced& a : all) parts_of[a.part.name].push_back(&a);
-  std::map<std::string, const TensorPart*> my_part;
-  for (const TensorPart& part : mine) my_part[part.name] = &part;
-  std::vector<formats::TensorEntry> order;
-  for (const auto& [name, tensor] : index) order.push_back({name, tensor.dtype, tensor.shape});
-  std::sort(order.begin(), order.end(), formats::written_before);
+/// Of a rank's parts, what the index says that its file holds.
+std::vector<TensorPart> share_of(const std::vector<TensorPart>& parts, const Index& index,
+                                 const std::string& file) {
+  std::vector<TensorPart> share;
+  for (const TensorPart& part : parts) {
+    auto found = index.find(part.name);
+    if (found == index.end()) continue;
+    for (const StoredPart& stored : found->second.parts) {
+      if (stored.file != file) continue;
+      TensorPart& mine = share.emplace_back(part);
+      mine.flat = stored.flat;
+      mine.data =
+          part.data.view({-1}).narrow(0, stored.flat.begin - part.flat.begin, stored.flat.size());
+    }
+  }
+  return share;
+}
 
-  // A failure of rank 0 is kept until all parts have come in: the senders must not be left waiting.
-  std::exception_ptr failure;
-  auto attempt = [&](const std::function<void()>& work) {
-    if (failure) return;
-    try {
-      work();
-    } catch (const base::Error&) {
-      failure = std::current_exception();
-    }
-  };
-  std::unique_ptr<formats::SafetensorsWriter> writer;
-  if (world.rank() == 0) {
-    attempt([&] {
-      writer = std::make_unique<formats::SafetensorsWriter>(folder + "/" + file, order, kMetadata);
-    });
+/// Writes parts into a file; returns their checksums by name.
+std::map<std::string, uint64_t> write_parts(const std::string& path,
+                                            const std::vector<TensorPart>& parts,
+                                            const std::atomic<bool>& cancelled) {
+  std::vector<formats::TensorEntry> entries;
+  std::map<std::string, const TensorPart*> by_name;
+  for (const TensorPart& part : parts) {
+    entries.push_back({part.name, dist::dtype_of(part.data), stored_shape(part.slice, part.flat)});
+    by_name[part.name] = &part;
   }
-  uint64_t tag = 0;
-  for (const formats::TensorEntry& entry : order) {
-    int64_t size = base::size_of(entry.dtype);
-    layout::Slice whole = layout::whole(entry.shape);
-    std::vector<std::byte> tensor;
-    if (world.rank() == 0)
-      tensor.resize(
-          static_cast<size_t>(formats::checked_bytes(entry.shape, entry.dtype, entry.name)));
-    for (const Announced* a : parts_of[entry.name]) {
-      ++tag;
-      int64_t bytes = a->part.flat.size() * size;
-      if (world.rank() != 0) {
-        if (a->rank == world.rank())
-          world.isend(bytes_of(*my_part[entry.name]).data(), bytes, 0, tag).wait();
-        continue;
-      }
-      std::vector<std::byte> received;
-      const std::byte* from = nullptr;
-      if (a->rank == 0) {
-        from = bytes_of(*my_part[entry.name]).data();
-      } else {
-        received.resize(static_cast<size_t>(bytes));
-        world.irecv(received.data(), bytes, a->rank, tag).wait();
-        from = received.data();
-      }
-      for_each_shared(a->part.slice, a->part.flat, whole, {0, whole.count()}, entry.shape,
-                      [&](const layout::Overlap& run) {
-                        std::memcpy(tensor.data() + run.to * size, from + run.from * size,
-                                    static_cast<size_t>(run.count * size));
-                      });
+  formats::SafetensorsWriter writer(path, entries, {{"format", "pt"}});
+  std::map<std::string, uint64_t> checksums;
+  for (const formats::TensorEntry& entry : writer.order()) {
+    at::Tensor data = by_name[entry.name]->data.to(at::kCPU);
+    std::span<const std::byte> bytes(static_cast<const std::byte*>(data.data_ptr()), data.nbytes());
+    base::Hasher hasher;
+    for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
+      if (cancelled) throw base::InternalError("the save was given up");
+      auto chunk = bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at));
+      hasher.add(chunk.data(), chunk.size());
+      writer.write(entry.name, chunk);
     }
-    if (world.rank() == 0) {
-      attempt([&] { writer->write(entry.name, tensor); });
-      manifest.checksums[file][entry.name] = base::hash_bytes(tensor.data(), tensor.size());
-    }
+    checksums[entry.name] = hasher.hash();
   }
-  if (world.rank() == 0) attempt([&] { writer->close(); });
-  together(world, [&] {
-    if (failure) std::rethrow_exception(failure);
-    return std::string();
-  });
+  writer.close();
+  return checksums;
 }
 
 void write_text(const std::string& path, const std::string& text) {
@@ -207,27 +106,228 @@ void write_text(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-std::string rank_file(bool optimizer, int rank) {
-  return fmt::format("{}_rank_{:05}.safetensors", optimizer ? "optimizer" : "model", rank);
+struct Saver::Job {
+  enum class Stage { writing, committing };
+
+  SaveRequest request;  // without the tensors
+  std::string name, target, folder;
+  std::string parts_folder;  // where the split files go: `folder`, unless they are merged afterwards
+  Index index;
+  std::vector<TensorPart> share[2];  // of parameters, of the optimizer's tensors
+  int rank = 0, world_rank = 0;
+  Stage stage = Stage::writing;
+  std::atomic<bool> cancelled = false;
+  std::future<std::string> work;  // last: its destructor waits
+
+  /// Runs `what` on a thread of its own.
+  void run(const std::function<std::string()>& what) {
+    work = std::async(std::launch::async, [this, what] {
+      kernels::tag_memory(world_rank);
+      return what();
+    });
+  }
+
+  /// This rank's files; the text is their checksums.
+  std::string write_files() {
+    Json checksums = Json::object();
+    for (bool optimizer : {false, true}) {
+      const std::string file = rank_file(optimizer, rank);
+      if (share[optimizer].empty()) continue;
+      for (const auto& [tensor, hash] :
+           write_parts(parts_folder + "/" + file, share[optimizer], cancelled))
+        checksums[file][tensor] = base::hash_to_text(hash);
+    }
+    return checksums.dump();
+  }
+
+  void hear(const std::string& text) {
+    const Json checksums = base::parse_json(text, "checksums");
+    for (const auto& [file, tensors] : checksums.items()) {
+      for (const auto& [tensor, hash] : tensors.items())
+        request.manifest.checksums[file][tensor] = base::hash_from_text(hash);
+    }
+  }
+
+  /// Publishes the folder. Rank 0 only.
+  std::string commit() {
+    Manifest& manifest = request.manifest;
+    if (manifest.merged && parts_folder != folder) {
+      Manifest parts = manifest;
+      parts.merged = false;
+      write_model_files(parts_folder, parts.model_config, request.tokenizer);
+      write_manifest(parts_folder, parts, &index);
+      manifest.checksums.clear();
+      Checkpoint split(parts_folder);
+      for (bool optimizer : {false, true}) write_whole(split, folder, optimizer, {}, manifest);
+    }
+    write_model_files(folder, manifest.model_config, request.tokenizer);
+    write_manifest(folder, manifest, manifest.merged ? nullptr : &index);
+    if (parts_folder != folder) fs::remove_all(parts_folder);
+    commit_folder(folder, target);
+    set_pointer(request.root, kLatest, name);
+    if (request.best) set_pointer(request.root, kBest, name);
+    prune(request.root, request.max_to_keep);
+    return "";
+  }
+};
+
+Saver::Saver(comm::Comm world) : world_(std::move(world)) {}
+
+Saver::~Saver() {
+  if (job_) job_->cancelled = true;
 }
 
-std::map<std::string, uint64_t> write_parts(const std::string& folder, const std::string& file,
-                                            const std::vector<TensorPart>& parts) {
-  std::vector<formats::TensorEntry> entries;
-  std::map<std::string, const TensorPart*> by_name;
-  for (const TensorPart& part : parts) {
-    entries.push_back({part.name, dist::dtype_of(part.data), stored_shape(part.slice, part.flat)});
-    by_name[part.name] = &part;
+const Index& Saver::plan(const SaveRequest& request) {
+  std::string text;
+  // What ranks hold hardly ever changes from one save to the next.
+  std::vector<std::string> texts = together(world_, [&] {
+    text = to_text(held_by(request, world_.rank()));
+    return text == announced_ ? std::string() : "changed";
+  });
+  if (std::ranges::all_of(texts, &std::string::empty)) return plan_;
+  texts = together(world_, [&] { return text; });
+  std::vector<HeldPart> held;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    std::ranges::move(held_from_text(texts[static_cast<size_t>(rank)], rank),
+                      std::back_inserter(held));
+  plan_ = share_out(held);
+  announced_ = std::move(text);
+  return plan_;
+}
+
+void Saver::begin(const SaveRequest& request, bool split) {
+  base::check(!job_, "a save begins while another one is in flight");
+  const bool first = world_.rank() == 0, parts_apart = request.manifest.merged && split;
+  auto job = std::make_unique<Job>();
+  job->name = step_folder(request.manifest.step);
+  job->target = request.root + "/" + job->name;
+  job->rank = world_.rank();
+  job->world_rank = world_.ranks()[static_cast<size_t>(world_.rank())];
+  job->request = request;
+  job->request.parameters.clear();
+  job->request.optimizer.clear();
+  job->request.manifest.checksums.clear();
+  if (split) {
+    job->index = plan(request);
+    for (bool optimizer : {false, true})
+      job->share[optimizer] = share_of(optimizer ? request.optimizer : request.parameters,
+                                       job->index, rank_file(optimizer, world_.rank()));
   }
-  formats::SafetensorsWriter writer(folder + "/" + file, entries, kMetadata);
-  std::map<std::string, uint64_t> checksums;
-  for (const formats::TensorEntry& entry : writer.order()) {
-    std::span<const std::byte> bytes = bytes_of(*by_name[entry.name]);
-    writer.write(entry.name, bytes);
-    checksums[entry.name] = base::hash_bytes(bytes.data(), bytes.size());
+  std::vector<std::string> folders = together(world_, [&] {
+    if (!first) return std::string();
+    remove_stale(request.root);
+    job->folder = begin_folder(job->target);
+    return parts_apart ? begin_folder(job->target + ".parts") : job->folder;
+  });
+  job->parts_folder = folders[0];
+  job_ = std::move(job);
+}
+
+std::string Saver::save(const SaveRequest& request) {
+  begin(request, !request.manifest.merged);
+  if (request.manifest.merged) {
+    try {
+      for (bool optimizer : {false, true})
+        save_merged(request, world_, job_->folder, optimizer, job_->request.manifest);
+    } catch (...) {
+      give_up();
+      throw;
+    }
   }
-  writer.close();
-  return checksums;
+  Job& job = *job_;
+  job.run([&job] { return job.write_files(); });
+  return finish();
+}
+
+void Saver::start(const SaveRequest& request) {
+  begin(request, true);
+  copy_state();
+  Job& job = *job_;
+  job.run([&job] { return job.write_files(); });
+}
+
+void Saver::copy_state() {
+  auto padded = [](int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  int64_t total = 0;
+  for (const auto& share : job_->share) {
+    for (const TensorPart& part : share) total += padded(static_cast<int64_t>(part.data.nbytes()));
+  }
+  if (!memory_.defined() || memory_.numel() < total)
+    memory_ = at::empty({total}, at::TensorOptions(at::kByte));
+  struct Chunk {
+    void* to;
+    const void* from;
+    size_t bytes;
+  };
+  std::vector<Chunk> chunks;
+  int64_t offset = 0;
+  for (auto& share : job_->share) {
+    for (TensorPart& part : share) {
+      const auto bytes = static_cast<int64_t>(part.data.nbytes());
+      at::Tensor copy = memory_.narrow(0, offset, bytes).view(part.data.scalar_type());
+      offset += padded(bytes);
+      if (part.data.is_cpu()) {
+        auto* to = static_cast<std::byte*>(copy.data_ptr());
+        const auto* from = static_cast<const std::byte*>(part.data.data_ptr());
+        for (size_t at = 0; at < part.data.nbytes(); at += kChunkBytes)
+          chunks.push_back({to + at, from + at, std::min(kChunkBytes, part.data.nbytes() - at)});
+      } else {
+        copy.copy_(part.data);
+      }
+      part.data = copy;
+    }
+  }
+  at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Chunk& chunk = chunks[static_cast<size_t>(i)];
+      std::memcpy(chunk.to, chunk.from, chunk.bytes);
+    }
+  });
+}
+
+bool Saver::working() const {
+  return job_ && job_->work.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+std::optional<std::string> Saver::advance() {
+  Job& job = *job_;
+  try {
+    std::vector<std::string> outcomes = together(world_, [&] { return job.work.get(); });
+    if (job.stage == Job::Stage::writing) {
+      for (const std::string& text : outcomes) job.hear(text);
+      job.stage = Job::Stage::committing;
+      job.run([&job] { return job.rank == 0 ? job.commit() : std::string(); });
+      return std::nullopt;
+    }
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  std::string path = job.target;
+  job_.reset();
+  return path;
+}
+
+std::string Saver::finish() {
+  // Ranks ask one another again and again, so that none waits for longer than an operation may take.
+  for (std::chrono::milliseconds pause(1);; pause = std::min(2 * pause, kLongestPause)) {
+    job_->work.wait_for(pause);
+    int64_t busy = working();
+    world_.all_reduce(&busy, 1, base::DType::i64, comm::Reduce::max).wait();
+    if (busy) continue;
+    if (auto path = advance()) return *path;
+  }
+}
+
+void Saver::give_up() noexcept {
+  std::error_code ignored;
+  for (const std::string& folder : {job_->folder, job_->parts_folder})
+    if (world_.rank() == 0 && !folder.empty()) fs::remove_all(folder, ignored);
+  job_.reset();
+}
+
+std::string save(const SaveRequest& request, const comm::Comm& world) {
+  return Saver(world).save(request);
 }
 
 void write_model_files(const std::string& folder, const base::Json& model_config,
@@ -250,41 +350,6 @@ void write_manifest(const std::string& folder, Manifest manifest, const Index* i
   }
   base::sync_directory(folder);
   write_text(folder + "/" + kManifestFile, to_text(manifest));
-}
-
-std::string save(const SaveRequest& request, const comm::Comm& world) {
-  std::string name = step_folder(request.manifest.step), target = request.root + "/" + name, folder;
-  bool first = world.rank() == 0;
-  try {
-    folder = together(world, [&] {
-      if (!first) return std::string();
-      remove_stale(request.root);
-      return begin_folder(target);
-    })[0];
-    Manifest manifest = request.manifest;
-    manifest.checksums.clear();
-    Index index;
-    if (manifest.merged) {
-      for (bool optimizer : {false, true}) stream(request, world, folder, optimizer, manifest);
-    } else {
-      index = save_split(request, world, folder, manifest);
-    }
-    together(world, [&] {
-      if (first) {
-        write_model_files(folder, manifest.model_config, request.tokenizer);
-        write_manifest(folder, manifest, manifest.merged ? nullptr : &index);
-        commit_folder(folder, target);
-        set_latest(request.root, name);
-        prune(request.root, request.max_to_keep);
-      }
-      return std::string();
-    });
-  } catch (...) {
-    std::error_code ignored;
-    if (first && !folder.empty()) fs::remove_all(folder, ignored);
-    throw;
-  }
-  return target;
 }
 
 }  // namespace trireme::checkpoint

@@ -102,6 +102,12 @@ void check_consistent(const RunConfig& config) {
         "train.evaluation: eval_iter {} and eval_samples {} both set the length; set one to null",
         *train.evaluation.eval_iter, *train.evaluation.eval_samples));
   }
+  if (train.checkpointer.keep_best && (!train.evaluation.enabled || config.data.valid.empty())) {
+    throw ConfigError(
+        fmt::format("train.checkpointer.keep_best: {}, but the run evaluates nothing; enable "
+                    "train.evaluation and name a dataset in data.valid",
+                    *train.checkpointer.keep_best));
+  }
   if (config.optim.betas.size() != 2 || config.optim.betas[0] >= 1 || config.optim.betas[1] >= 1) {
     throw ConfigError(
         fmt::format("optim.betas: expected two numbers of at least 0 and below 1, given [{}]",
@@ -170,17 +176,6 @@ void check_scheduler(const Scheduler& scheduler) {
            "warmup_ratio");
   if (scheduler.name == "one_cycle" && scheduler.warmup_method != "linear")
     refuse("warmup_method", "one_cycle rises along a cosine; leave it at linear");
-}
-
-void check_supported(const RunConfig& config) {
-  const Train& train = config.train;
-  auto refuse = [](std::string_view key, const auto& value, std::string_view instead) {
-    throw ConfigError(fmt::format("{}: {} is not supported yet; {}", key, value, instead));
-  };
-  if (train.checkpointer.async) {
-    refuse("train.checkpointer.async", "writing checkpoints while training goes on",
-           "set it to false; training then waits for the files");
-  }
 }
 
 Degrees resolve_degrees(const Dist& dist, int ranks) {

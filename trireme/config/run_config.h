@@ -8,7 +8,6 @@
 // here, by pure functions:
 //
 //   RunConfig config = load("configs/gpt2_tiny.yaml", {"train.dist.tensor_parallel_size=2"});
-//   check_supported(config);
 //   Degrees degrees = resolve_degrees(config.train.dist, ranks);
 //   BatchPlan batch = resolve_batch(config.train, degrees.dp);
 
@@ -190,6 +189,7 @@ struct ZeroOptimization {
 struct Checkpointer {
   int64_t period = 1000;
   std::optional<int> max_to_keep = 3;
+  std::optional<std::string> keep_best = {};
   std::string format = "split";
   bool async = false;
 
@@ -198,10 +198,16 @@ struct Checkpointer {
     v("period", self.period,
       Field{"steps between checkpoints; the last step always writes one", 1});
     v("max_to_keep", self.max_to_keep, Field{"newest checkpoints that stay; null: all", 1});
+    v("keep_best", self.keep_best,
+      Field{.help = "save after an evaluation where this is the lowest so far and keep that "
+                    "checkpoint, whatever max_to_keep; checkpoints/best names it",
+            .choices = {"eval_loss"}});
     v("format", self.format,
       Field{.help = "split: each rank writes its slices; merged: one Hugging Face folder",
             .choices = {"split", "merged"}});
-    v("async", self.async, Field{"write files while training goes on"});
+    v("async", self.async,
+      Field{"write files while training goes on: it waits for a copy of the state only, which takes "
+            "a rank's share of the checkpoint in memory"});
   }
   bool operator==(const Checkpointer&) const = default;
 };
@@ -509,9 +515,6 @@ struct RunConfig {
 void check_consistent(const RunConfig& config);
 /// The part of it that the learning-rate schedule needs: keys that its shape lacks.
 void check_scheduler(const Scheduler& scheduler);
-
-/// Refuses what the schema knows and this version does not do yet, with the reason and the way out.
-void check_supported(const RunConfig& config);
 
 /// Sizes of the mesh's axes.
 struct Degrees {

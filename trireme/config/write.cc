@@ -219,8 +219,7 @@ std::string reference() {
       "`enabled` switch their\n"
       "  feature on; the last file or override that speaks of it decides.\n"
       "- A run writes the resolved file to `output_dir/config.yaml`; training with it repeats the "
-      "run.\n"
-      "- In the schema, but refused when switched on until it is built: `train.checkpointer.async`.\n";
+      "run.\n";
   describe_section<RunConfig>(out, "", "The sections of the file");
   return out;
 }

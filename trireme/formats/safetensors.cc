@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <filesystem>
-#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/pages.h"
 
 namespace trireme::formats {
 namespace {
@@ -173,6 +172,10 @@ const StoredTensor& SafetensorsFile::at(const std::string& name) const {
   return found->second;
 }
 
+void SafetensorsFile::release(const std::string& name) const {
+  base::release_pages(at(name).bytes);
+}
+
 bool written_before(const TensorEntry& a, const TensorEntry& b) {
   size_t rank_a = rank_of(a.dtype), rank_b = rank_of(b.dtype);
   return rank_a != rank_b ? rank_a > rank_b : a.name < b.name;
@@ -224,52 +227,6 @@ void SafetensorsWriter::close() {
                 "tensor {} was not written", order_[i].name);
   }
   file_.close();
-}
-
-std::map<std::string, std::string> locate_tensors(const std::string& folder,
-                                                  const std::string& stem) {
-  namespace fs = std::filesystem;
-  std::map<std::string, std::string> located;
-  std::string single = folder + "/" + stem + ".safetensors";
-  std::string index_path = folder + "/" + stem + ".safetensors.index.json";
-  if (fs::exists(single)) {
-    SafetensorsFile file(single);
-    for (const auto& [name, tensor] : file.tensors()) located[name] = single;
-    return located;
-  }
-  if (!fs::exists(index_path)) return located;
-  Json index = base::read_json(index_path);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    throw FormatError(fmt::format("{}: there is no object \"weight_map\"", index_path));
-  }
-  std::map<std::string, std::set<std::string>> shards;
-  for (const auto& [name, file] : index["weight_map"].items()) {
-    std::string shard = file.is_string() ? file.get<std::string>() : "";
-    if (shard.empty() || shard != fs::path(shard).filename().string() || shard[0] == '.') {
-      throw FormatError(
-          fmt::format("{}: tensor \"{}\" lies in {}, which is no file name of the folder",
-                      index_path, name, file.dump()));
-    }
-    shards[shard].insert(name);
-    located[name] = folder + "/" + shard;
-  }
-  for (const auto& [shard, names] : shards) {
-    if (!fs::exists(folder + "/" + shard)) {
-      throw FormatError(
-          fmt::format("{}/{}: there is no such file, but {} says that {} tensors lie in it; copy "
-                      "all {} files of the model",
-                      folder, shard, index_path, names.size(), shards.size()));
-    }
-    SafetensorsFile file(folder + "/" + shard);
-    for (const std::string& name : names) file.at(name);
-    for (const auto& [name, tensor] : file.tensors()) {
-      if (!names.contains(name)) {
-        throw FormatError(fmt::format("{}: tensor \"{}\" is not listed for it in {}", file.path(),
-                                      name, index_path));
-      }
-    }
-  }
-  return located;
 }
 
 }  // namespace trireme::formats

@@ -48,6 +48,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   /// FormatError naming the file when there is no such tensor.
   const StoredTensor& at(const std::string& name) const;
+  /// Takes a tensor's bytes out of this process's memory until they are looked at again.
+  void release(const std::string& name) const;
 
  private:
   base::MappedFile file_;
@@ -83,11 +85,5 @@ class SafetensorsWriter {
   size_t next_ = 0;
   int64_t missing_ = 0;  // bytes of order_[next_] still to come
 };
-
-/// Where each tensor of a Hugging Face folder lies: tensor name -> path. Reads model.safetensors or
-/// model.safetensors.index.json with its shards (`stem` in place of "model"). Every shard is
-/// checked to hold exactly the tensors that the index gives it. Empty when there is neither file.
-std::map<std::string, std::string> locate_tensors(const std::string& folder,
-                                                  const std::string& stem = "model");
 
 }  // namespace trireme::formats

@@ -1,9 +1,11 @@
 #include "trireme/formats/torch_zip.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/pages.h"
 #include "trireme/formats/pickle.h"
 
 namespace trireme::formats {
@@ -74,15 +76,23 @@ class Fields {
   const std::string& path_;
 };
 
-/// The archive's records by name, their checksums verified.
-std::map<std::string, std::span<const std::byte>> read_archive(std::span<const std::byte> bytes,
-                                                               const std::string& path) {
+// How a file of PyTorch before 1.6 begins: a pickle of the number 0x1950a86a20f9469cfc6c.
+constexpr std::string_view kOldMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+
+}  // namespace
+
+/// The archive's records by name.
+std::map<std::string, TorchZipFile::Record> TorchZipFile::read_archive(
+    std::span<const std::byte> bytes, const std::string& path) {
   Fields file(bytes, path);
-  if (bytes.size() < kEndBytes || file.get(0, 4) != kLocal) {
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.size() > 2 && text.substr(2).starts_with(kOldMagic)) {
     file.refuse(0,
-                "not a zip archive as torch.save writes since PyTorch 1.6; save it again with a "
-                "newer PyTorch");
+                "it is in the format before PyTorch 1.6, which is no zip archive; load it with "
+                "PyTorch and torch.save it again");
   }
+  if (bytes.size() < kEndBytes || file.get(0, 4) != kLocal)
+    file.refuse(0, "not a zip archive as torch.save writes since PyTorch 1.6");
   uint64_t end = bytes.size() - kEndBytes, lowest = end > kMax16 ? end - kMax16 : 0;
   while (file.get(end, 4) != kEnd) {
     if (end == lowest)
@@ -97,7 +107,7 @@ std::map<std::string, std::span<const std::byte>> read_archive(std::span<const s
     count = file.get(end64 + 32, 8);
     at = file.get(end64 + 48, 8);
   }
-  std::map<std::string, std::span<const std::byte>> records;
+  std::map<std::string, Record> records;
   for (uint64_t i = 0; i < count; ++i) {
     if (file.get(at, 4) != kCentral) file.refuse(at, "the archive's directory is damaged");
     uint64_t method = file.get(at + 10, 2), crc = file.get(at + 16, 4),
@@ -122,49 +132,47 @@ std::map<std::string, std::span<const std::byte>> read_archive(std::span<const s
     if (file.get(local, 4) != kLocal) file.refuse(local, fmt::format("record {} is damaged", name));
     auto data =
         file.range(local + kLocalBytes + file.get(local + 26, 2) + file.get(local + 28, 2), size);
-    if (crc32(data) != crc)
-      file.refuse(local, fmt::format("record {} does not match its checksum", name));
-    if (!records.emplace(name, data).second)
+    Record record{data, static_cast<uint32_t>(crc), static_cast<int64_t>(local)};
+    if (!records.emplace(name, record).second)
       file.refuse(at, fmt::format("record {} appears twice", name));
     at += kCentralBytes + name_size + extra_size + comment_size;
   }
   return records;
 }
 
-}  // namespace
-
 TorchZipFile::TorchZipFile(const std::string& path) : file_(path) {
-  auto records = read_archive(file_.bytes(), path);
+  records_ = read_archive(file_.bytes(), path);
   std::string folder;
-  for (const auto& [name, data] : records) {
+  for (const auto& [name, record] : records_) {
     size_t slash = name.find('/');
     if (slash != std::string::npos && name.substr(slash) == "/data.pkl")
       folder = name.substr(0, slash + 1);
   }
-  auto pickle = records.find(folder + "data.pkl");
-  if (folder.empty() || pickle == records.end())
+  auto pickle = records_.find(folder + "data.pkl");
+  if (folder.empty() || pickle == records_.end())
     throw FormatError(path + ": the archive has no data.pkl");
-  auto order = records.find(folder + "byteorder");
-  if (order != records.end() &&
-      std::memcmp(order->second.data(), "little", std::min<size_t>(6, order->second.size())) != 0) {
+  check(pickle->first, pickle->second);
+  auto order = records_.find(folder + "byteorder");
+  if (order != records_.end() &&
+      std::memcmp(order->second.bytes.data(), "little",
+                  std::min<size_t>(6, order->second.bytes.size())) != 0) {
     throw FormatError(path + ": its numbers are big-endian, which is not supported");
   }
-  std::string_view program(reinterpret_cast<const char*>(pickle->second.data()),
-                           pickle->second.size());
+  std::string_view program(reinterpret_cast<const char*>(pickle->second.bytes.data()),
+                           pickle->second.bytes.size());
   for (const auto& [name, tensor] : read_state_dict(program, path + " (data.pkl)")) {
     std::string where = fmt::format("{}: tensor \"{}\"", path, name);
     int64_t size = base::size_of(tensor.dtype),
             bytes = checked_bytes(tensor.shape, tensor.dtype, where);
-    auto record = records.find(folder + "data/" + tensor.storage);
-    if (record == records.end())
+    auto record = records_.find(folder + "data/" + tensor.storage);
+    if (record == records_.end())
       throw FormatError(fmt::format("{}: its storage {} is missing", where, tensor.storage));
-    int64_t elements = static_cast<int64_t>(record->second.size()) / size;
-    if (tensor.storage_elements != elements ||
-        elements * size != static_cast<int64_t>(record->second.size())) {
+    const int64_t stored = static_cast<int64_t>(record->second.bytes.size()),
+                  elements = stored / size;
+    if (tensor.storage_elements != elements || elements * size != stored) {
       throw FormatError(fmt::format("{}: its storage has {} bytes, {} elements expected", where,
-                                    record->second.size(), tensor.storage_elements));
+                                    stored, tensor.storage_elements));
     }
-    StoredTensor stored{tensor.dtype, tensor.shape, {}};
     int64_t count = bytes / size, last = tensor.offset, step = 1;
     bool contiguous = true, valid = tensor.offset >= 0 &&
                                     tensor.stride.size() == tensor.shape.size() &&
@@ -182,35 +190,64 @@ TorchZipFile::TorchZipFile(const std::string& path) : file_(path) {
           "{}: shape [{}], stride [{}] and offset {} leave its storage of {} elements", where,
           fmt::join(tensor.shape, ", "), fmt::join(tensor.stride, ", "), tensor.offset, elements));
     }
-    if (count > 0 && contiguous) {
-      stored.bytes = record->second.subspan(static_cast<size_t>(tensor.offset * size),
-                                            static_cast<size_t>(bytes));
-    } else if (count > 0) {
-      std::vector<std::byte>& copy = copies_.emplace_back(static_cast<size_t>(bytes));
-      layout::Shape index(tensor.shape.size(), 0);
-      for (int64_t i = 0, from = tensor.offset; i < count; ++i) {
-        std::memcpy(copy.data() + i * size, record->second.data() + from * size,
-                    static_cast<size_t>(size));
-        for (size_t d = index.size(); d-- > 0;) {
-          from += tensor.stride[d];
-          if (++index[d] < tensor.shape[d]) break;
-          from -= tensor.stride[d] * tensor.shape[d];
-          index[d] = 0;
-        }
-      }
-      stored.bytes = copy;
-    }
-    tensors_.emplace(name, std::move(stored));
+    entries_.emplace(name, Entry{{tensor.dtype, tensor.shape, {}}, &record->second, tensor.offset,
+                                 tensor.stride, contiguous, {}});
   }
 }
 
-const StoredTensor& TorchZipFile::at(const std::string& name) const {
-  auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
+void TorchZipFile::check(const std::string& name, Record& record) const {
+  if (!record.checked && crc32(record.bytes) != record.crc)
+    throw FormatError(path(), record.place,
+                      fmt::format("{} does not match its checksum: the file is damaged", name));
+  record.checked = true;
+}
+
+TorchZipFile::Entry& TorchZipFile::entry(const std::string& name) const {
+  auto found = entries_.find(name);
+  if (found == entries_.end()) {
     throw FormatError(
-        fmt::format("{}: there is no tensor \"{}\" among its {}", path(), name, tensors_.size()));
+        fmt::format("{}: there is no tensor \"{}\" among its {}", path(), name, entries_.size()));
   }
   return found->second;
+}
+
+std::set<std::string> TorchZipFile::names() const {
+  std::set<std::string> names;
+  for (const auto& [name, entry] : entries_) names.insert(name);
+  return names;
+}
+
+const StoredTensor& TorchZipFile::at(const std::string& name) const {
+  Entry& found = entry(name);
+  StoredTensor& tensor = found.tensor;
+  check(fmt::format("the storage of tensor \"{}\"", name), *found.storage);
+  const int64_t count = layout::element_count(tensor.shape), size = base::size_of(tensor.dtype);
+  if (count == 0 || !tensor.bytes.empty()) return tensor;
+  const std::byte* storage = found.storage->bytes.data();
+  if (found.contiguous) {
+    tensor.bytes = {storage + found.offset * size, static_cast<size_t>(count * size)};
+    return tensor;
+  }
+  found.copy.resize(static_cast<size_t>(count * size));
+  layout::Shape index(tensor.shape.size(), 0);
+  for (int64_t i = 0, from = found.offset; i < count; ++i) {
+    std::memcpy(found.copy.data() + i * size, storage + from * size, static_cast<size_t>(size));
+    for (size_t d = index.size(); d-- > 0;) {
+      from += found.stride[d];
+      if (++index[d] < tensor.shape[d]) break;
+      from -= found.stride[d] * tensor.shape[d];
+      index[d] = 0;
+    }
+  }
+  tensor.bytes = found.copy;
+  return tensor;
+}
+
+void TorchZipFile::release(const std::string& name) const {
+  Entry& found = entry(name);
+  found.tensor.bytes = {};
+  std::vector<std::byte>().swap(found.copy);
+  base::release_pages(found.storage->bytes);
 }
 
 namespace {

@@ -8,8 +8,9 @@
 // torch.load(weights_only=True).
 
 #include <cstdint>
-#include <deque>
 #include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,19 +21,43 @@ namespace trireme::formats {
 
 class TorchZipFile {
  public:
-  /// Maps the file and checks archive, checksums and pickle. FormatError naming path and place
-  /// otherwise.
+  /// Maps the file and checks archive and pickle, not yet the tensors' bytes. FormatError naming path
+  /// and place otherwise.
   explicit TorchZipFile(const std::string& path);
   const std::string& path() const { return file_.path(); }
-  /// Row-major; a strided tensor was copied.
-  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  /// FormatError naming the file when there is no such tensor.
+  std::set<std::string> names() const;
+  bool contains(const std::string& name) const { return entries_.contains(name); }
+  /// Type and shape; without bytes. FormatError naming the file when there is no such tensor.
+  const StoredTensor& describe(const std::string& name) const { return entry(name).tensor; }
+  /// With its bytes, row-major: a strided tensor is copied. FormatError when they do not match their
+  /// checksum.
   const StoredTensor& at(const std::string& name) const;
+  /// Gives a tensor's memory back; the bytes of `at` are gone.
+  void release(const std::string& name) const;
 
  private:
+  struct Record {
+    std::span<const std::byte> bytes;
+    uint32_t crc = 0;
+    int64_t place = 0;  // in the file
+    bool checked = false;
+  };
+  struct Entry {
+    StoredTensor tensor;
+    Record* storage = nullptr;
+    int64_t offset = 0;  // elements of the storage
+    layout::Shape stride;
+    bool contiguous = false;
+    std::vector<std::byte> copy;
+  };
+  static std::map<std::string, Record> read_archive(std::span<const std::byte> bytes,
+                                                    const std::string& path);
+  void check(const std::string& name, Record& record) const;
+  Entry& entry(const std::string& name) const;
+
   base::MappedFile file_;
-  std::map<std::string, StoredTensor> tensors_;
-  std::deque<std::vector<std::byte>> copies_;
+  mutable std::map<std::string, Record> records_;
+  mutable std::map<std::string, Entry> entries_;
 };
 
 class TorchZipWriter {

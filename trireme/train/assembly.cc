@@ -93,11 +93,13 @@ Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t
 }
 
 base::Json model_tree(const base::Json& given) {
+  if (given.contains("strict") && (!given["strict"].is_boolean() || !given.contains("pretrained")))
+    throw base::ConfigError("model.strict: expected true or false, beside model.pretrained");
   if (!given.contains("pretrained")) return given;
   if (!given["pretrained"].is_string()) throw base::ConfigError("model.pretrained: expected a folder");
   base::Json tree = checkpoint::Checkpoint(given["pretrained"].get<std::string>()).model_config();
   for (const auto& [key, value] : given.items())
-    if (key != "pretrained") tree[key] = value;
+    if (key != "pretrained" && key != "strict") tree[key] = value;
   return tree;
 }
 
@@ -124,7 +126,8 @@ std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& plac
   return assembly;
 }
 
-void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from, int zero_stage) {
+checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from,
+                                     int zero_stage, bool strict) {
   nn::ParamStore& store = assembly.model->store;
   nn::ParamStore::Allocate allocate;
   const comm::Comm& dp = assembly.mesh.dp;
@@ -133,8 +136,9 @@ void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Check
   store.materialize(assembly.model->options.seed, gradients, allocate, 25 << 20,
                     nn::zero_sharding(zero_stage, dp.size(), dp.rank()));
   assembly.parameters = std::make_unique<optim::ParamGather>(assembly.mesh, store);
-  if (from)
-    checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), assembly.description.parameters);
+  if (!from) return {};
+  return checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), assembly.description.parameters,
+                                     strict);
 }
 
 }  // namespace trireme::train

@@ -39,7 +39,8 @@ struct Assembly {
   layout::ModelDescription description;
 };
 
-/// The model tree of a configuration; `pretrained: DIR` takes DIR's config.json, and keys beside it win.
+/// The model tree of a configuration; `pretrained: DIR` takes DIR's config.json, and keys beside it win. `strict`, which
+/// goes with it, is no part of the tree.
 base::Json model_tree(const base::Json& given);
 
 /// The model as it would lie, without memory. Pure.
@@ -49,8 +50,10 @@ layout::ModelDescription describe(const base::Json& tree, const Placement& place
 /// model's positions.
 std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& placement, int64_t seq, dist::World& world);
 
-/// Draws the initial weights, or reads `from`. Data ranks split what ZeRO's stage says and no rank ever holds all of it.
-/// Gradient buffers live where the data ranks can read them. Local.
-void make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from, int zero_stage = 0);
+/// Draws the initial weights, or reads `from`; not `strict`, only what both have, and says what differs. Data ranks
+/// split what ZeRO's stage says and no rank ever holds all of it. Gradient buffers live where the data ranks can read
+/// them. Local.
+checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from,
+                                     int zero_stage = 0, bool strict = true);
 
 }  // namespace trireme::train

@@ -31,7 +31,6 @@ void check_tokenizer(const std::string& path, int64_t vocab_size) {
 
 Prepared prepare(const config::RunConfig& given, int ranks) {
   base::load_plugins(given.plugins);
-  config::check_supported(given);
   Prepared run;
   run.config = config::resolved(given, ranks);
   const config::RunConfig& config = run.config;

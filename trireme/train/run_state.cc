@@ -6,7 +6,6 @@
 #include "trireme/base/io.h"
 #include "trireme/base/wording.h"
 #include "trireme/checkpoint/folder.h"
-#include "trireme/checkpoint/save.h"
 #include "trireme/checkpoint/together.h"
 #include "trireme/config/load.h"
 #include "trireme/data/identity.h"
@@ -45,8 +44,9 @@ void open_folder(const config::RunConfig& config, const comm::Comm& world, base:
   log.open_file(fmt::format("{}/log.rank{}.txt", folder, world.rank()));
 }
 
-std::string save_run(const Prepared& run, const Assembly& assembly, const optim::ShardedOptimizer& optimizer,
-                     const StepGuard& guard, const Position& position) {
+checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assembly,
+                                      const optim::ShardedOptimizer& optimizer, const StepGuard& guard,
+                                      const Position& position) {
   const config::RunConfig& config = run.config;
   checkpoint::SaveRequest request;
   request.root = config.train.output_dir + "/checkpoints";
@@ -69,7 +69,15 @@ std::string save_run(const Prepared& run, const Assembly& assembly, const optim:
                       .merged = config.train.checkpointer.format == "merged",
                       .checksums = {},
                       .companions = {}};
-  return checkpoint::save(request, assembly.mesh.world);
+  return request;
+}
+
+std::optional<double> best_eval_loss(const config::RunConfig& config) {
+  auto best = checkpoint::find_pointed(config.train.output_dir + "/checkpoints", checkpoint::kBest);
+  if (!best) return std::nullopt;
+  const base::Json metrics = checkpoint::read_manifest(*best + "/" + checkpoint::kManifestFile).metrics;
+  if (!metrics.is_object() || !metrics.contains("eval_loss")) return std::nullopt;
+  return metrics["eval_loss"].get<double>();
 }
 
 void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoint) {

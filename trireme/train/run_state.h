@@ -5,6 +5,7 @@
 #include <string>
 
 #include "trireme/base/log.h"
+#include "trireme/checkpoint/save.h"
 #include "trireme/optim/sharded_optimizer.h"
 #include "trireme/train/prepare.h"
 #include "trireme/train/step_guard.h"
@@ -19,9 +20,13 @@ struct Position {
 /// Makes the run's folder with its config.yaml, on rank 0, and opens each rank's log in it. Collective over `world`.
 void open_folder(const config::RunConfig& config, const comm::Comm& world, base::Logger& log);
 
-/// Writes a checkpoint of the run; returns its folder. Collective over the world.
-std::string save_run(const Prepared& run, const Assembly& assembly, const optim::ShardedOptimizer& optimizer,
-                     const StepGuard& guard, const Position& position);
+/// A checkpoint of the run as it stands, to be saved. Local.
+checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assembly,
+                                      const optim::ShardedOptimizer& optimizer, const StepGuard& guard,
+                                      const Position& position);
+
+/// The loss of the evaluation that a run's `best` checkpoint was kept for; nothing when there is none. Local.
+std::optional<double> best_eval_loss(const config::RunConfig& config);
 
 /// ConfigError when a checkpoint carries no training state, that of a run with another model (dropout may change),
 /// optimizer, seed or training data, or stands beyond the run's end. Local; looks at no tensor.

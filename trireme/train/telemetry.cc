@@ -88,11 +88,12 @@ Telemetry::Telemetry(const Prepared& run, const dist::DeviceMesh& mesh)
   mesh.world.all_reduce(&peak_flops_, 1, base::DType::f64).wait();
 }
 
-StepFigures Telemetry::share(const Phases& own, bool stop) {
-  constexpr size_t kNumbers = std::size(kColumns) + 2;
+StepFigures Telemetry::share(const Phases& own, bool stop, bool saving) {
+  constexpr size_t kNumbers = std::size(kColumns) + 3;
   std::array<double, kNumbers> mine;
   for (size_t i = 0; i < std::size(kColumns); ++i) mine[i] = own.*kColumns[i].value;
-  mine[kNumbers - 2] = stop;
+  mine[kNumbers - 3] = stop;
+  mine[kNumbers - 2] = saving;
   mine[kNumbers - 1] = static_cast<double>(kernels::memory_counters().peak);
   std::vector<std::array<double, kNumbers>> all(sums_.size());
   const std::vector<int64_t> counts(sums_.size(), kNumbers);
@@ -107,7 +108,8 @@ StepFigures Telemetry::share(const Phases& own, bool stop) {
   ++steps_;
   StepFigures figures = figures_of(ranks);
   for (const auto& rank : all) {
-    figures.stop |= rank[kNumbers - 2] != 0;
+    figures.stop |= rank[kNumbers - 3] != 0;
+    figures.saving |= rank[kNumbers - 2] != 0;
     figures.memory = std::max(figures.memory, static_cast<int64_t>(rank[kNumbers - 1]));
   }
   return figures;

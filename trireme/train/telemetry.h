@@ -4,7 +4,7 @@
 // become a report when it is over.
 //
 //   Stopwatch watch;  ...;  phases.data = watch.lap();
-//   StepFigures figures = telemetry.share(phases, stop);
+//   StepFigures figures = telemetry.share(phases, stop, saving);
 
 #include <chrono>
 #include <optional>
@@ -35,6 +35,7 @@ class Stopwatch {
 /// A step as all ranks saw it.
 struct StepFigures {
   bool stop = false;   // wanted by any
+  bool saving = false;  // a checkpoint's files are still being written by any
   int64_t memory = 0;  // largest peak of live bytes
   Phases phases = {};  // mean
   int slowest_rank = 0;
@@ -52,7 +53,7 @@ class Telemetry {
   Telemetry(const Prepared& run, const dist::DeviceMesh& mesh);
 
   /// Ends a step. Collective over the world.
-  StepFigures share(const Phases& own, bool stop);
+  StepFigures share(const Phases& own, bool stop, bool saving);
 
   /// Model FLOPs utilisation (Chowdhery et al., "PaLM", 2022, appendix B): operations of the matrix
   /// products and of attention that a step needs, three times those of the forward pass, whatever is

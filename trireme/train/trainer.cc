@@ -1,5 +1,6 @@
 #include "trireme/train/trainer.h"
 
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -36,7 +37,8 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   open_folder(config, mesh.world, log);
   optim::freeze(run->model->store, config.optim);
   const int zero_stage = config.train.zero_optimization.effective_stage();
-  make_parameters(*run, true, source ? &*source : nullptr, zero_stage);
+  const checkpoint::Mismatch mismatch = make_parameters(*run, true, source ? &*source : nullptr, zero_stage,
+                                                        resumed || config.model.value("strict", true));
   optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim, zero_stage);
   fill_masters(*run, optimizer, source ? &*source : nullptr);
   Position position;
@@ -67,11 +69,21 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   if (resumed) reporter.message(fmt::format("resumed from {}", source->path()));
   else if (options.resume) reporter.message(fmt::format("no checkpoint in {}: starting from the first step", config.train.output_dir));
   if (resumed) reporter.message(note_on_resume(prepared, *source->manifest()));
+  if (!mismatch.empty())
+    reporter.message(fmt::format("model.strict false: {} of {} parameters come from {}, the others start anew; {}",
+                                 mismatch.common, run->description.parameters.size(), source->path(),
+                                 mismatch.text(SIZE_MAX)));
   source.reset();
 
   const int64_t first_step = position.step;
   TrainSummary summary{.step = position.step};
   double checkpoint_seconds = 0;  // since the last step
+  checkpoint::Saver saver(mesh.world);
+  std::optional<double> best = resumed ? best_eval_loss(config) : std::nullopt;
+  const auto saved = [&](const std::string& path) {
+    summary.checkpoint = path;
+    reporter.message("checkpoint " + path);
+  };
   const auto now = [&] { return Moment{config, *run, optimizer, position.step}; };
   hooks.call(&Hook::before_train, now());
   while (position.step < length.steps && !summary.stopped) {
@@ -96,7 +108,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     phases.wait += verdict.report.wait_seconds;
     phases.optimizer = watch.lap() - verdict.report.wait_seconds;
     position.consumed_samples = consumed.end;
-    const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load());
+    const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load(), saver.working());
     const double seconds = watch.total();
     summary.step = position.step;
     summary.loss = result.loss();
@@ -118,6 +130,12 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     if (traced) reporter.message(write_trace(config.train.output_dir + "/trace", position.step, run->schedule, result, mesh));
     bool last = position.step == length.steps;
     summary.stopped = figures.stop && !last;
+    watch.lap();
+    if (saver.in_flight() && !figures.saving)
+      if (auto path = saver.advance()) saved(*path);
+    checkpoint_seconds = watch.lap();
+    base::Json evaluated;
+    bool improved = false;
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
       hooks.call(&Hook::before_evaluation, now());
       watch.lap();
@@ -126,12 +144,19 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                                    .seconds = watch.lap(), .values = found.values};
       reporter.evaluated(evaluation);
       hooks.call(&Hook::after_evaluation, now(), evaluation);
+      evaluated = {{"eval_loss", found.loss}};
+      improved = config.train.checkpointer.keep_best && std::isfinite(found.loss) && (!best || found.loss < *best);
+      if (improved) best = found.loss;
     }
-    if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped) {
+    if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped || improved) {
       watch.lap();
-      summary.checkpoint = save_run(prepared, *run, optimizer, guard, position);
-      checkpoint_seconds = watch.lap();
-      reporter.message("checkpoint " + summary.checkpoint);
+      if (saver.in_flight()) saved(saver.finish());
+      checkpoint::SaveRequest request = checkpoint_of(prepared, *run, optimizer, guard, position);
+      request.manifest.metrics = evaluated;
+      request.best = improved;
+      if (config.train.checkpointer.async && !last && !summary.stopped) saver.start(request);
+      else saved(saver.save(request));
+      checkpoint_seconds += watch.lap();
     }
   }
   hooks.call(&Hook::after_train, now());

@@ -1,0 +1,25 @@
+#include "trireme/base/hasher.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace trireme::base {
+
+struct Hasher::State {
+  XXH3_state_t xxh3;
+};
+
+Hasher::Hasher() : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(&state_->xxh3);
+}
+Hasher::~Hasher() = default;
+
+void Hasher::add(const void* data, size_t size) {
+  XXH3_64bits_update(&state_->xxh3, data, size);
+}
+
+uint64_t Hasher::hash() const {
+  return XXH3_64bits_digest(&state_->xxh3);
+}
+
+}  // namespace trireme::base
