@@ -128,6 +128,11 @@ std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& mani
                      optim::learning_rate(scheduler, lr, manifest.step, before));
 }
 
+std::string note_on_mismatch(const Prepared& run, const checkpoint::Mismatch& mismatch, const std::string& path) {
+  return fmt::format("model.strict false: {} of {} parameters come from {}, the others start anew; {}",
+                     mismatch.common, run.description.parameters.size(), path, mismatch.text(SIZE_MAX));
+}
+
 void fill_masters(const Assembly& assembly, optim::ShardedOptimizer& optimizer, const checkpoint::Checkpoint* from) {
   for (const nn::TensorPart& part : optimizer.masters()) {
     if (from) {

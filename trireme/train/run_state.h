@@ -35,6 +35,9 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
 /// What changes in a run that goes on from `checkpoint`, though it may: a line for the log, empty when nothing does.
 std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& manifest);
 
+/// What model.strict false left out of the weights of `path`: a line for the log.
+std::string note_on_mismatch(const Prepared& run, const checkpoint::Mismatch& mismatch, const std::string& path);
+
 /// Gives 16-bit parameters' masters the values that the parameters were rounded from, those of `from` or the initial
 /// ones (null), and lets averages start from them. Local.
 void fill_masters(const Assembly& assembly, optim::ShardedOptimizer& optimizer, const checkpoint::Checkpoint* from);

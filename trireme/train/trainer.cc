@@ -1,6 +1,5 @@
 #include "trireme/train/trainer.h"
 
-#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -8,6 +7,7 @@
 #include "trireme/optim/groups.h"
 #include "trireme/optim/lr.h"
 #include "trireme/train/auto_schedule.h"
+#include "trireme/train/checkpoints.h"
 #include "trireme/train/evaluator.h"
 #include "trireme/train/execute_pipeline.h"
 #include "trireme/train/hook.h"
@@ -17,6 +17,7 @@
 #include "trireme/train/trace.h"
 
 namespace trireme::train {
+
 TrainSummary train(const config::RunConfig& config, dist::World& world, const TrainOptions& options,
                    base::Logger& log) {
   return train(prepare(config, world.size()), world, options, log);
@@ -69,21 +70,13 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   if (resumed) reporter.message(fmt::format("resumed from {}", source->path()));
   else if (options.resume) reporter.message(fmt::format("no checkpoint in {}: starting from the first step", config.train.output_dir));
   if (resumed) reporter.message(note_on_resume(prepared, *source->manifest()));
-  if (!mismatch.empty())
-    reporter.message(fmt::format("model.strict false: {} of {} parameters come from {}, the others start anew; {}",
-                                 mismatch.common, run->description.parameters.size(), source->path(),
-                                 mismatch.text(SIZE_MAX)));
+  if (!mismatch.empty()) reporter.message(note_on_mismatch(prepared, mismatch, source->path()));
   source.reset();
 
   const int64_t first_step = position.step;
   TrainSummary summary{.step = position.step};
   double checkpoint_seconds = 0;  // since the last step
-  checkpoint::Saver saver(mesh.world);
-  std::optional<double> best = resumed ? best_eval_loss(config) : std::nullopt;
-  const auto saved = [&](const std::string& path) {
-    summary.checkpoint = path;
-    reporter.message("checkpoint " + path);
-  };
+  Checkpoints checkpoints(prepared, *run, optimizer, guard, resumed, reporter);
   const auto now = [&] { return Moment{config, *run, optimizer, position.step}; };
   hooks.call(&Hook::before_train, now());
   while (position.step < length.steps && !summary.stopped) {
@@ -108,7 +101,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     phases.wait += verdict.report.wait_seconds;
     phases.optimizer = watch.lap() - verdict.report.wait_seconds;
     position.consumed_samples = consumed.end;
-    const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load(), saver.working());
+    const StepFigures figures = telemetry.share(phases, options.stop && options.stop->load(), checkpoints.working());
     const double seconds = watch.total();
     summary.step = position.step;
     summary.loss = result.loss();
@@ -131,11 +124,8 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     bool last = position.step == length.steps;
     summary.stopped = figures.stop && !last;
     watch.lap();
-    if (saver.in_flight() && !figures.saving)
-      if (auto path = saver.advance()) saved(*path);
+    checkpoints.advance(figures.saving);
     checkpoint_seconds = watch.lap();
-    base::Json evaluated;
-    bool improved = false;
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
       hooks.call(&Hook::before_evaluation, now());
       watch.lap();
@@ -144,21 +134,13 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                                    .seconds = watch.lap(), .values = found.values};
       reporter.evaluated(evaluation);
       hooks.call(&Hook::after_evaluation, now(), evaluation);
-      evaluated = {{"eval_loss", found.loss}};
-      improved = config.train.checkpointer.keep_best && std::isfinite(found.loss) && (!best || found.loss < *best);
-      if (improved) best = found.loss;
+      checkpoints.evaluated(found.loss);
     }
-    if (position.step % config.train.checkpointer.period == 0 || last || summary.stopped || improved) {
-      watch.lap();
-      if (saver.in_flight()) saved(saver.finish());
-      checkpoint::SaveRequest request = checkpoint_of(prepared, *run, optimizer, guard, position);
-      request.manifest.metrics = evaluated;
-      request.best = improved;
-      if (config.train.checkpointer.async && !last && !summary.stopped) saver.start(request);
-      else saved(saver.save(request));
-      checkpoint_seconds += watch.lap();
-    }
+    watch.lap();
+    checkpoints.after_step(position, last || summary.stopped);
+    checkpoint_seconds += watch.lap();
   }
+  summary.checkpoint = checkpoints.newest();
   hooks.call(&Hook::after_train, now());
   if (summary.step > first_step) reporter.message(telemetry.write_report(config.train.output_dir));
   return summary;
