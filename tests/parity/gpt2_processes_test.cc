@@ -13,9 +13,9 @@
 namespace trireme::test {
 namespace {
 
-const Cell kCells[] = {Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 1, .dtype = "fp32"},
+const Cell kCells[] = {Cell{.dp = 2, .tp = 1, .pp = 2, .zero = 2, .dtype = "fp32"},
                        Cell{.dp = 1, .tp = 2, .pp = 2, .schedule = "gpipe", .sequence_parallel = true, .dtype = "fp32"},
-                       Cell{.dp = 2, .tp = 2, .pp = 1, .dtype = "fp32"}};
+                       Cell{.dp = 2, .tp = 2, .pp = 1, .zero = 3, .dtype = "fp32"}};
 
 /// Runs each cell's ranks as processes, with `start` given the words of cell_rank, and compares what they came to.
 void expect_equal_to_threads(const std::function<int(const Cell&, std::vector<std::string>)>& start) {
