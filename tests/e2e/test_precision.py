@@ -20,7 +20,8 @@ SPLIT = [*layout(dp=2, tp=2), "train.zero_optimization.stage=1"]
 def runs(tiny, tmp_path_factory):
     """The same run in three precisions, on two layouts, and half of the bf16 ones."""
     folder = tmp_path_factory.mktemp("runs")
-    for name, words in [("fp32", []), ("bf16", BF16), ("fp16", FP16), ("bf16-split", [*BF16, *SPLIT])]:
+    for name, words in [("fp32", []), ("bf16", BF16), ("fp16", FP16), ("bf16-split", [*BF16, *SPLIT]),
+                        ("bf16-travel", [*BF16, *SPLIT, "train.amp.reduce_dtype=bf16"])]:
         train(tiny, folder / name, *CONSTANT, *words)
     for name, words in [("bf16-half", BF16), ("bf16-split-half", [*BF16, *SPLIT])]:
         train(tiny, folder / name, *CONSTANT, *words, "train.train_iter=6")
@@ -38,7 +39,8 @@ def equal(a, b):
     return found["equal"] and found["max_abs"] == 0
 
 
-@pytest.mark.parametrize("name,bound", [("bf16", 5e-3), ("bf16-split", 5e-3), ("fp16", 5e-4)])
+@pytest.mark.parametrize("name,bound", [("bf16", 5e-3), ("bf16-split", 5e-3), ("bf16-travel", 5e-3),
+                                        ("fp16", 5e-4)])
 def test_losses_follow_fp32(runs, name, bound):
     got, want = losses(runs / name), losses(runs / "fp32")
     assert got != want and apart(list(got.values()), list(want.values())) < bound

@@ -67,6 +67,7 @@ struct Options {
   int zero_stage = 0;
   int64_t bucket_bytes = 25 << 20;
   bool hooks = false;  // exchanges start as contributions land
+  std::optional<base::DType> travel = {};
   config::Optim optim = {};
 };
 
@@ -84,7 +85,8 @@ Outcome train(const Coord& sizes, const Options& options) {
     store.materialize(11, true, {}, options.bucket_bytes,
                       nn::zero_sharding(options.zero_stage, sizes.dp, mesh.coord.dp));
     ParamGather gather(mesh, store);
-    ShardedOptimizer optimizer(world, mesh, store, options.optim, options.zero_stage);
+    ShardedOptimizer optimizer(world, mesh, store, options.optim, options.zero_stage,
+                               options.travel);
     for (int step = 0; step < 3; ++step) {
       store.begin_step(1);
       optimizer.sync().begin();
@@ -432,6 +434,27 @@ TEST(ShardedOptimizer, MastersStepInFp32) {
         EXPECT_TRUE(tensor.equal(wide.at(name).to(at::kBFloat16))) << name;
       EXPECT_TRUE(wide.contains("h.0.attn.weight.ema") || zero > 0);
     });
+  }
+}
+
+// Rounded twice, to 8 bits; the ZeRO stages round alike.
+TEST(ShardedOptimizer, GradientsMayTravelInBf16) {
+  Options options{.dtype = base::DType::f32, .optim = {.name = "sgd", .clip_grad_max_norm = {}}};
+  const Outcome exact = train({1, 2, 2}, options);
+  options.travel = base::DType::bf16;
+  const Outcome rounded = train({1, 2, 2}, options);
+  EXPECT_NE(rounded.norms[0], exact.norms[0]);
+  EXPECT_NEAR(rounded.norms[0] / exact.norms[0], 1, 1.0 / 128);
+  for (const auto& [name, tensor] : exact.params)
+    EXPECT_LT((rounded.params.at(name) - tensor).abs().max().item<double>(), 3 * 0.01 * 4 / 128) << name;
+  for (int zero : {1, 2, 3}) {
+    options.zero_stage = zero;
+    const Outcome sharded = train({1, 2, 1}, options);
+    options.zero_stage = 0;
+    const Outcome whole = train({1, 2, 1}, options);
+    EXPECT_EQ(sharded.norms, whole.norms) << zero;
+    for (const auto& [name, tensor] : whole.params)
+      EXPECT_TRUE(tensor.equal(sharded.params.at(name))) << name << " " << zero;
   }
 }
 

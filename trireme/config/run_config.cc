@@ -38,7 +38,7 @@ void check_amp(const Train& train) {
         "set train.dtype=fp32 or train.amp.enabled=false",
         train.dtype));
   }
-  if (amp.dtype != "fp16" && amp != Amp{.enabled = true, .dtype = amp.dtype}) {
+  if (amp.dtype != "fp16" && amp != Amp{.enabled = true, .dtype = amp.dtype, .reduce_dtype = amp.reduce_dtype}) {
     throw ConfigError(
         fmt::format("train.amp: {} has fp32's range and needs no loss scale; remove the keys that "
                     "are about it, or set train.amp.dtype=fp16",

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/dtype.h"
 #include "trireme/base/fields.h"
 #include "trireme/base/json.h"
 
@@ -107,6 +108,7 @@ struct Dist {
 struct Amp {
   bool enabled = false;
   std::string dtype = "bf16";
+  std::string reduce_dtype = "fp32";
   std::optional<double> loss_scale = {};
   double initial_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 1000, hysteresis = 2;
@@ -120,6 +122,9 @@ struct Amp {
     v("dtype", self.dtype,
       Field{.help = "the low precision; given without `enabled` it switches the feature on",
             .choices = {"bf16", "fp16"}});
+    v("reduce_dtype", self.reduce_dtype,
+      Field{.help = "what gradients travel as between data-parallel ranks; sums add in fp32",
+            .choices = {"fp32", "bf16"}});
     v("loss_scale", self.loss_scale,
       Field{"fp16: a fixed factor of the loss; null: one that moves with the overflows", 1});
     v("initial_scale", self.initial_scale, Field{"fp16: the moving factor's first value", 1});
@@ -133,6 +138,10 @@ struct Amp {
     v("max_scale", self.max_scale, Field{"fp16: its largest value", 1});
     v("report_overflow", self.report_overflow,
       Field{"fp16: name the first gradient that overflowed"});
+  }
+  /// reduce_dtype where it is not the gradients' own.
+  std::optional<base::DType> travel_dtype() const {
+    return enabled && reduce_dtype == "bf16" ? std::optional(base::DType::bf16) : std::nullopt;
   }
   bool operator==(const Amp&) const = default;
 };

@@ -14,11 +14,12 @@ namespace trireme::optim {
 using layout::Axis;
 
 GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
-                   int zero_stage)
+                   int zero_stage, std::optional<base::DType> travel)
     : mesh_(&mesh),
       store_(&store),
       scatter_(zero_stage >= 1),
-      sharded_(zero_stage >= 2 && mesh.dp.size() > 1) {
+      sharded_(zero_stage >= 2 && mesh.dp.size() > 1),
+      travel_(travel) {
   if (zero_stage < 0 || zero_stage > 3)
     throw base::ConfigError(
         fmt::format("train.zero_optimization.stage {}: use 0, 1, 2 or 3", zero_stage));
@@ -98,10 +99,11 @@ void GradSync::scatter(Exchange& exchange) {
   nn::Bucket& bucket = *exchange.bucket;
   for (nn::Param* param : bucket.params)
     if (!param->grad_begun) param->grad.zero_();
-  Scatter& scatter = scatters_.emplace_back(Scatter{&exchange, bucket.grad, {}, {}});
-  scatter.sum = exchange.scattered
-                    ? at::empty({bucket.shard.size()}, bucket.grad_shard.options())
-                    : bucket.grad_shard;
+  Scatter& scatter = scatters_.emplace_back(
+      Scatter{&exchange, travelling(bucket.grad), {}, {}, !exchange.scattered});
+  const bool in_place = scatter.first && scatter.whole.is_same(bucket.grad);
+  scatter.sum =
+      in_place ? bucket.grad_shard : at::empty({bucket.shard.size()}, scatter.whole.options());
   exchange.scattered = true;
   scatter.work = mesh_->dp.reduce_scatter(scatter.whole.const_data_ptr(),
                                           scatter.sum.mutable_data_ptr(),
@@ -115,7 +117,8 @@ void GradSync::take_scattered() {
     Scatter& scatter = scatters_.front();
     scatter.work.wait();
     at::Tensor& shard = scatter.exchange->bucket->grad_shard;
-    if (!scatter.sum.is_same(shard)) shard.add_(scatter.sum);
+    if (scatter.sum.is_same(shard)) continue;
+    scatter.first ? shard.copy_(scatter.sum) : shard.add_(scatter.sum);
   }
 }
 
@@ -132,8 +135,13 @@ void GradSync::start_first(Exchange& exchange, at::Tensor& grad) {
   exchange.phase = Phase::first_sum;
 }
 
+at::Tensor GradSync::travelling(const at::Tensor& grad) const {
+  if (!travel_ || mesh_->dp.size() == 1) return grad;
+  return dist::shared_empty(mesh_->dp, grad.numel(), dist::scalar_type(*travel_)).copy_(grad);
+}
+
 void GradSync::start_data(Exchange& exchange) {
-  at::Tensor& grad = exchange.bucket->grad;
+  at::Tensor grad = exchange.sent = travelling(exchange.bucket->grad);
   const comm::Comm& dp = mesh_->dp;
   if (scatter_) {
     auto* flat = static_cast<std::byte*>(grad.mutable_data_ptr());
@@ -171,7 +179,16 @@ void GradSync::finish() {
     exchange.work.wait();
     start_data(exchange);
   }
-  for (Exchange& exchange : exchanges_) exchange.work.wait();
+  for (Exchange& exchange : exchanges_) {
+    exchange.work.wait();
+    const at::Tensor sent = std::exchange(exchange.sent, {});
+    at::Tensor& grad = exchange.bucket->grad;
+    if (sent.is_same(grad)) continue;
+    const layout::Range summed =
+        scatter_ ? shard(*exchange.bucket) : layout::Range{0, grad.numel()};
+    grad.narrow(0, summed.begin, summed.size())
+        .copy_(sent.narrow(0, summed.begin, summed.size()));
+  }
 }
 
 void GradSync::finish_shards() {

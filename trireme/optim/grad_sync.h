@@ -17,6 +17,7 @@
 //   sync.begin();  ... sync.before(layer); ...backward...; sync.after(layer);  sync.finish();
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "trireme/dist/world.h"
@@ -27,8 +28,11 @@ namespace trireme::optim {
 class GradSync {
  public:
   /// Collective over the world: makes the groups of tied and replicated parameters. `mesh` and
-  /// `store`, materialized with the sharding of the same stage, outlive it.
-  GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store, int zero_stage);
+  /// `store`, materialized with the sharding of the same stage, outlive it. Between data ranks
+  /// gradients travel as `travel` where that is given: rounded to it, summed in fp32 and rounded once
+  /// more.
+  GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store, int zero_stage,
+           std::optional<base::DType> travel = {});
 
   /// Starts a step. Local.
   void begin();
@@ -58,13 +62,15 @@ class GradSync {
     comm::Comm first;  // the tie's holders x tensor ranks that replicate; often of one
     Phase phase = Phase::first_sum;
     comm::Work work;
+    at::Tensor sent = {};    // the gradient as it travels between data ranks, where that is a copy
     bool scattered = false;  // the shard holds something of this step
   };
   // Whole gradients on their way to the shard. At most those of one layer, while the next one runs.
   struct Scatter {
     Exchange* exchange;
-    at::Tensor whole, sum;  // sum: this rank's part; the shard itself where it holds nothing yet
+    at::Tensor whole, sum;  // sum: this rank's part; the shard itself where that can be
     comm::Work work;
+    bool first;  // nothing of this step is in the shard yet
   };
   static bool tied(const Exchange& exchange) { return exchange.bucket->stages.size() > 1; }
   std::vector<Exchange*> ties();
@@ -73,11 +79,14 @@ class GradSync {
   void start_data(Exchange& exchange);
   void scatter(Exchange& exchange);
   void take_scattered();
+  /// The gradient as it travels between data ranks: itself, or a copy.
+  at::Tensor travelling(const at::Tensor& grad) const;
   void finish_shards();
 
   const dist::DeviceMesh* mesh_;
   nn::ParamStore* store_;
   bool scatter_, sharded_;
+  std::optional<base::DType> travel_;
   std::vector<Exchange> exchanges_;  // in the store's order
   std::deque<Scatter> scatters_;
   size_t next_ = 0;  // the first that has not been started

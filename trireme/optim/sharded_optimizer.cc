@@ -54,11 +54,11 @@ WholeTensors whole_tensors(const dist::DeviceMesh& mesh, const nn::ParamStore& s
 
 ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh,
                                    nn::ParamStore& store, const config::Optim& options,
-                                   int zero_stage)
+                                   int zero_stage, std::optional<base::DType> travel)
     : mesh_(&mesh),
       options_(options),
       sharded_(zero_stage >= 1),
-      sync_(world, mesh, store, zero_stage),
+      sync_(world, mesh, store, zero_stage, travel),
       optimizer_(make_optimizer(options, whole_tensors(mesh, store, sharded_))) {
   for (const nn::Param* param : store.params())
     base::check(param->frozen == is_frozen(param->spec.name, options),

@@ -35,9 +35,11 @@ struct StepReport {
 class ShardedOptimizer {
  public:
   /// Collective over the world. `mesh` and `store` (materialized with gradients, its parameters
-  /// frozen as `options` says) outlive it. Masters start as the parameters are.
+  /// frozen as `options` says) outlive it. Masters start as the parameters are. `travel`: see
+  /// GradSync.
   ShardedOptimizer(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamStore& store,
-                   const config::Optim& options, int zero_stage);
+                   const config::Optim& options, int zero_stage,
+                   std::optional<base::DType> travel = {});
 
   GradSync& sync() { return sync_; }
   /// Finishes the sync and takes one step, on every rank or on none. Gradients stay as they were
