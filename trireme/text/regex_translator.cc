@@ -25,7 +25,7 @@ std::string spelled(std::span<const CodeRange> set, bool negated) {
   auto add = [&](char32_t first, char32_t last) {
     if (first > last) return;
     out += spelled(first);
-    if (last > first) out += "-" + spelled(last);
+    if (last > first) out += fmt::format("-{}", spelled(last));
   };
   for (const CodeRange& range : set) {  // surrogates are no characters to PCRE2
     add(range.first, std::min<char32_t>(range.last, 0xD7FF));
@@ -376,25 +376,26 @@ class Translator {
     const CodeSet set = class_members(negated);
     std::string text = spelled(set, negated);
     if (!ignore_case_) return atom(text);
-    text = "(?-i:" + text + ")";
+    text = fmt::format("(?-i:{})", text);
     std::string several;
     if (!negated) {
       for (const FullCaseFold& fold : full_case_folds()) {
-        const std::string form = "|" + without_case(fold.folded);
+        const std::string form = fmt::format("|{}", without_case(fold.folded));
         if (contains(set, fold.code) && several.find(form) == std::string::npos) several += form;
       }
     }
-    atom(several.empty() ? text : "(?:" + text + several + ")");
+    atom(several.empty() ? text : fmt::format("(?:{}{})", text, several));
   }
 
   // After the opening bracket, up to the closing one. Case is taken care of.
   CodeSet class_members(bool& negated) {
     negated = skip("^");
     CodeSet members;
-    std::optional<CodeSet> left;  // of &&
+    CodeSet left;  // of &&
+    bool met = false;
     auto meet = [&] {
-      CodeSet set = united(std::exchange(members, {}));
-      left = left ? intersection(*left, set) : std::move(set);
+      const CodeSet set = united(std::exchange(members, {}));
+      left = std::exchange(met, true) ? intersection(left, set) : set;
     };
     for (bool first = true;; first = false) {
       if (next_is("]") && !first) break;
@@ -413,7 +414,7 @@ class Translator {
     }
     ++at_;
     meet();
-    return ignore_case_ ? with_all_cases(std::move(*left)) : std::move(*left);
+    return ignore_case_ ? with_all_cases(left) : left;
   }
   static void add(CodeSet& to, const CodeSet& set) { to.insert(to.end(), set.begin(), set.end()); }
 
