@@ -13,12 +13,12 @@ namespace trireme::checkpoint {
 
 /// ConfigError for averages where the source keeps none, and with the optimizer.
 struct ConvertOptions {
-  std::optional<base::DType> dtype;  // of floating parameters; nothing: as stored
+  std::optional<base::DType> dtype = {};  // of floating parameters; nothing: as stored
   bool average = false;  // the weights' moving averages in their place, without the optimizer
   // convert_to_hf only:
   bool optimizer = false;                  // with the optimizer's tensors
   bool pickled = false;                    // pytorch_model.bin in place of model.safetensors
-  std::optional<int64_t> max_shard_bytes;  // several files of at most so much (or of one tensor)
+  std::optional<int64_t> max_shard_bytes = {};  // several files of at most so much (or of one tensor)
 };
 
 /// Writes a Hugging Face folder: config.json, model.safetensors (or pytorch_model.bin, which is

@@ -347,6 +347,12 @@ at::Tensor Checkpoint::read_whole(const std::string& name) const {
   return data;
 }
 
+bool Checkpoint::holds(const nn::TensorPart& part) const {
+  auto stored = index_.find(part.name);
+  return stored != index_.end() && !stored->second.optimizer &&
+         stored->second.shape == part.global_shape;
+}
+
 Checkpoint::Verified Checkpoint::verify() const {
   Verified verified;
   for (const auto& [name, tensor] : index_) {
@@ -425,13 +431,8 @@ Mismatch load_parameters(const Checkpoint& checkpoint, std::span<const nn::Tenso
         strict ? "; model.strict: false takes what both have from model.pretrained" : ""));
   }
   std::vector<nn::TensorPart> common;
-  for (const nn::TensorPart& part : parts) {
-    auto stored = checkpoint.tensors().find(part.name);
-    if (found.empty() || (stored != checkpoint.tensors().end() && !stored->second.optimizer &&
-                          stored->second.shape == part.global_shape)) {
-      common.push_back(part);
-    }
-  }
+  for (const nn::TensorPart& part : parts)
+    if (checkpoint.holds(part)) common.push_back(part);
   checkpoint.read_all(common);
   return found;
 }

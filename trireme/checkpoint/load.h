@@ -55,7 +55,9 @@ class Checkpoint {
   /// Fills part.data, converting between floating types. FormatError naming file and tensor: not
   /// there, another shape, a type that does not convert, damaged bytes.
   void read(const nn::TensorPart& part) const;
-  /// The same for several of different names, on all of this rank's threads.
+  /// Whether there is a parameter of a part's name and shape.
+  bool holds(const nn::TensorPart& part) const;
+  /// The same as read for several of different names, on all of this rank's threads.
   void read_all(std::span<const nn::TensorPart> parts) const;
   /// The whole tensor in its stored type.
   at::Tensor read_whole(const std::string& name) const;

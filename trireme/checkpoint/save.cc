@@ -158,7 +158,8 @@ struct Saver::Job {
       write_manifest(parts_folder, parts, &index);
       manifest.checksums.clear();
       Checkpoint split(parts_folder);
-      for (bool optimizer : {false, true}) write_whole(split, folder, optimizer, {}, manifest);
+      write_whole(split, folder, false, {}, manifest);
+      if (split.has_optimizer()) write_whole(split, folder, true, {}, manifest);
     }
     write_model_files(folder, manifest.model_config, request.tokenizer);
     write_manifest(folder, manifest, manifest.merged ? nullptr : &index);

@@ -64,6 +64,7 @@ checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assem
                                     {"steps_taken", optimizer.steps_taken()},
                                     {"guard", guard.state()},
                                     {"run_steps", run.length.steps}},
+                      .metrics = {},
                       .data = data::to_json(run.train_identity),
                       .description = assembly.description,
                       .merged = config.train.checkpointer.format == "merged",
@@ -135,7 +136,8 @@ std::string note_on_mismatch(const Prepared& run, const checkpoint::Mismatch& mi
 
 void fill_masters(const Assembly& assembly, optim::ShardedOptimizer& optimizer, const checkpoint::Checkpoint* from) {
   for (const nn::TensorPart& part : optimizer.masters()) {
-    if (from) {
+    // What a checkpoint that fits in part does not have was drawn.
+    if (from && from->holds(part)) {
       from->read(part);
       continue;
     }
