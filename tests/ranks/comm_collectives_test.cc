@@ -240,7 +240,9 @@ TEST(Comm, ResultsAreTheSameBitForBit) {
   std::string first = digest(Kind::threads, false);
   EXPECT_EQ(digest(Kind::threads, true), first);
   EXPECT_EQ(digest(Kind::thread_hosts, false), first);
-  if (under_mpirun()) EXPECT_EQ(digest(Kind::mpi, false), first);
+  if (under_mpirun()) {
+    EXPECT_EQ(digest(Kind::mpi, false), first);
+  }
   if (kThreadSanitizer || under_mpirun()) return;
   EXPECT_EQ(digest(Kind::processes, false), first);
   EXPECT_EQ(digest(Kind::processes, true), first);

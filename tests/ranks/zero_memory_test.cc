@@ -124,7 +124,9 @@ TEST(ZeroMemory, ReportStatesTheTraffic) {
       if (zero < 3) near(many.traffic.all_gather, many.expected.parameters);
       // What is whole at the turn from forward to backward stays.
       EXPECT_LE(many.traffic.all_gather, many.expected.parameters * 1.01);
-      if (zero == 3) EXPECT_GE(many.traffic.all_gather, many.expected.parameters / 2);
+      if (zero == 3) {
+        EXPECT_GE(many.traffic.all_gather, many.expected.parameters / 2);
+      }
     }
   }
 }
