@@ -29,7 +29,7 @@ def test_where_the_time_goes(tiny, tmp_path):
         assert 0.5 * line["step_seconds"] < parts < 3 * line["step_seconds"], line
         assert 0 <= line["slowest_rank"] < 4 and line["slowest_excess"] >= 0
         assert 0 < line["model_flops_utilization"] < 1
-    assert lines(tmp_path)[2]["checkpoint_seconds"] > 0 == lines(tmp_path)[1]["checkpoint_seconds"]
+    assert lines(tmp_path)[1]["checkpoint_seconds"] < 1e-3 < lines(tmp_path)[2]["checkpoint_seconds"]
     with open(tmp_path / "metrics.csv") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["loss"]) for row in rows] == list(losses(tmp_path).values())
