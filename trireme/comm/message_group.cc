@@ -102,10 +102,7 @@ class MessageGroup::Collective : public Op {
            static_cast<uint64_t>(reduce) << 16 | static_cast<uint64_t>(root) << 32;
   }
   static std::string name(uint64_t call, int64_t count) {
-    constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "all_to_all"};
-    return fmt::format("{} of {} {}", kNames[call & 7], count,
-                       base::name_of(static_cast<DType>(call >> 8 & 255)));
+    return comm::describe(static_cast<Kind>(call & 7), count, static_cast<DType>(call >> 8 & 255));
   }
   /// Where the members' parts lie in a buffer packed by `parts`.
   std::vector<Slice> slices(std::span<const int64_t> parts) const {

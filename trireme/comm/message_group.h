@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/collective.h"
 #include "trireme/comm/endpoint.h"
 
 namespace trireme::comm {
@@ -45,7 +46,7 @@ class MessageGroup : public Group, public Task, public std::enable_shared_from_t
   void fail(const std::string& why) override;
 
  private:
-  enum class Kind : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, all_to_all };
+  using Kind = CollectiveKind;
   /// What a message is within an operation.
   enum class Channel : uint8_t { contribution, partial, result, receipt };
   struct Run {

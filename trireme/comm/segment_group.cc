@@ -59,16 +59,11 @@ class SegmentGroup::Collective : public Op {
         size(base::size_of(dtype)),
         group_(std::move(group)) {}
   std::string describe() const override {
-    return fmt::format("{} in group '{}' (ranks {})", call(kind, count, dtype), group_->name_,
-                       fmt::join(group_->ranks_, " "));
+    return fmt::format("{} in group '{}' (ranks {})", comm::describe(kind, count, dtype),
+                       group_->name_, fmt::join(group_->ranks_, " "));
   }
   std::vector<int> awaited() const override { return group_->awaited(); }
 
-  static std::string call(Kind kind, int64_t count, DType dtype) {
-    constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                      "all_to_all"};
-    return fmt::format("{} of {} {}", kNames[static_cast<int>(kind)], count, base::name_of(dtype));
-  }
   /// Offset in bytes of a member's part of a buffer packed by `parts`.
   int64_t offset(std::span<const int64_t> parts, int member) const {
     return std::accumulate(parts.begin(), parts.begin() + member, int64_t{0}) * size;
@@ -284,7 +279,7 @@ void SegmentGroup::check_posts(Collective& op) {
       throw base::CommError(fmt::format(
           "{}: rank {} calls {}{}; all ranks must make the same calls with the same counts in the "
           "same order",
-          op.describe(), ranks_[m], Collective::call(theirs.kind, theirs.count, theirs.dtype),
+          op.describe(), ranks_[m], comm::describe(theirs.kind, theirs.count, theirs.dtype),
           theirs.kind == Kind::broadcast ? fmt::format(" from rank {}", ranks_[theirs.root]) : ""));
     if (!uneven && !std::equal(counts.begin(), counts.end(), op.counts.begin()))
       throw base::CommError(fmt::format("{}: rank {} gives the counts {}, rank {} gives {}",

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/collective.h"
 #include "trireme/comm/endpoint.h"
 
 namespace trireme::comm {
@@ -44,7 +45,7 @@ class SegmentGroup : public Group, public Task, public std::enable_shared_from_t
   void fail(const std::string& why) override;
 
  private:
-  enum class Kind : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, all_to_all };
+  using Kind = CollectiveKind;
   struct Block;
   struct Slot;
   struct Post;
