@@ -7,7 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/plugin.h"
-#include "trireme/data/causal.h"
+#include "trireme/data/dataset.h"
 #include "trireme/models/family.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/loss.h"
@@ -104,24 +104,24 @@ base::Json resolve_model(const base::Json& tree) {
 
 class Counting : public data::Dataset {
  public:
-  Counting(int64_t modulus, const data::CausalOptions& options) : modulus_(modulus), options_(options) {
+  Counting(int64_t modulus, const data::SampleOptions& options) : modulus_(modulus), options_(options) {
     if (modulus < 1 || modulus > options.vocab_size)
       throw base::ConfigError(fmt::format("counting: modulus {} is not in the vocabulary of {}", modulus, options.vocab_size));
   }
   int64_t size() const override { return modulus_; }
-  int64_t seq_length() const override { return options_.seq_length; }
+  std::vector<data::FieldSpec> fields() const override { return data::causal_fields(options_.seq_length); }
   std::string description() const override { return fmt::format("counting modulo {}", modulus_); }
   data::Identity identity() const override { return {.seq_length = options_.seq_length, .sources = {}}; }
-  void read(int64_t index, int64_t* input_ids, int64_t* labels) const override {
+  void read(int64_t index, data::Row row) const override {
     for (int64_t j = 0; j < options_.seq_length; ++j) {
-      input_ids[j] = (index + j) % modulus_;
-      labels[j] = (index + j + 1) % modulus_;
+      row[0].ids[j] = (index + j) % modulus_;
+      row[1].ids[j] = (index + j + 1) % modulus_;
     }
   }
 
  private:
   int64_t modulus_;
-  data::CausalOptions options_;
+  data::SampleOptions options_;
 };
 
 // --- an optimizer: steps by the sign of the gradient
@@ -184,7 +184,7 @@ class Diary : public train::Hook {
 
 TRIREME_PLUGIN() {
   models::families().add("token_mlp", {make_model, resolve_model});
-  data::dataset_types().add("counting", [](const std::string&, const base::Json& options, const data::CausalOptions& run) {
+  data::dataset_types().add("counting", [](const std::string&, const base::Json& options, const data::SampleOptions& run) {
     return std::make_shared<Counting>(options.value("modulus", int64_t{10}), run);
   });
   optim::optimizers().add("sign_sgd", [](const config::Optim& options, const optim::WholeTensors&) {

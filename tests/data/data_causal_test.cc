@@ -8,6 +8,7 @@
 
 #include "tests/data/data_support.h"
 #include "trireme/base/philox.h"
+#include "trireme/data/blend.h"
 #include "trireme/data/causal.h"
 #include "trireme/data/permutation.h"
 
@@ -41,8 +42,10 @@ struct Sample {
 };
 
 Sample read(const Dataset& dataset, int64_t index) {
-  Sample sample{Ids(dataset.seq_length()), Ids(dataset.seq_length())};
-  dataset.read(index, sample.input_ids.data(), sample.labels.data());
+  const auto length = static_cast<size_t>(dataset.fields()[0].size());
+  Sample sample{Ids(length), Ids(length)};
+  const Slot row[] = {{.ids = sample.input_ids.data()}, {.ids = sample.labels.data()}};
+  dataset.read(index, row);
   return sample;
 }
 
@@ -180,16 +183,92 @@ TEST(Causal, RefusesWhatItCannotServe) {
   EXPECT_EQ(open_datasets({{folder / "d", 2.0}}, {.seq_length = 4})->size(), 2);
 }
 
+TEST(Causal, PartsOfASplitShareNoDocument) {
+  TemporaryFolder folder;
+  auto tokens = counting(folder, std::vector<int64_t>(40, 5));
+  std::set<int64_t> seen;
+  size_t labels = 0;
+  for (const char* part : {"train", "valid", "test"}) {
+    CausalDataset dataset(tokens, {.seq_length = 3}, {.split = "80,15,5", .part = part});
+    for (int64_t i = 0; i < dataset.size(); ++i) {
+      const Sample sample = read(dataset, i);
+      seen.insert(sample.labels.begin(), sample.labels.end());
+      labels += sample.labels.size();
+    }
+  }
+  EXPECT_EQ(seen.size(), labels) << "no token is a label in two parts";
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                CausalDataset(tokens, {.seq_length = 3}, {.split = "999,1", .part = "valid"});
+              }),
+              HasSubstr("part valid of the split 999,1 holds none of its 40 documents"));
+}
+
+TEST(Causal, MegatronOrderPredictsEachTokenButTheFirstOnceAnEpoch) {
+  TemporaryFolder folder;
+  auto tokens = counting(folder, {3, 5, 2, 7, 4, 6, 1, 8, 3, 6});  // 45 tokens
+  CausalDataset dataset(tokens, {.seq_length = 4}, {.order = "megatron", .seed = 42});
+  ASSERT_EQ(dataset.size(), 11);
+  std::set<int64_t> labels;
+  for (int64_t i = 0; i < 11; ++i) {
+    const Sample sample = read(dataset, i);
+    labels.insert(sample.labels.begin(), sample.labels.end());
+    EXPECT_EQ(Ids(sample.input_ids.begin() + 1, sample.input_ids.end()),
+              Ids(sample.labels.begin(), sample.labels.end() - 1));
+  }
+  EXPECT_EQ(labels.size(), 44u);
+  EXPECT_THAT(message_of<ConfigError>([&] { read(dataset, 11); }),
+              HasSubstr("sample 11 lies beyond the 11 of order megatron; set the option samples"));
+  CausalDataset longer(tokens, {.seq_length = 4}, {.order = "megatron", .samples = 30, .seed = 42});
+  EXPECT_GE(longer.size(), 30);
+}
+
+TEST(Causal, PositionsAndSegmentsStartAnewAfterADocument) {
+  TemporaryFolder folder;
+  IndexedWriter writer(folder / "d", DType::i32);
+  for (const Ids& ids : {Ids{5, 6, 0}, Ids{7, 0}, Ids{8, 9, 10, 0}}) {
+    writer.add_sequence(std::span<const int64_t>(ids));
+    writer.end_document();
+  }
+  writer.finish();
+  const base::Json all = {{"reset_position_ids", true},
+                          {"reset_attention_mask", true},
+                          {"eod_mask_loss", true},
+                          {"eod", 0}};
+  auto dataset = open_causal(folder / "d", all, {.seq_length = 8, .shuffle = false});
+  std::vector<std::string> names;
+  for (const FieldSpec& field : dataset->fields()) names.push_back(field.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"input_ids", "labels", "position_ids", "segment_ids"}));
+  std::vector<Ids> fields(4, Ids(8));
+  const Slot row[] = {{.ids = fields[0].data()}, {.ids = fields[1].data()}, {.ids = fields[2].data()}, {.ids = fields[3].data()}};
+  dataset->read(0, row);
+  EXPECT_EQ(fields[0], (Ids{5, 6, 0, 7, 0, 8, 9, 10}));
+  EXPECT_EQ(fields[1], (Ids{6, 0, -100, 0, -100, 9, 10, 0}));
+  EXPECT_EQ(fields[2], (Ids{0, 1, 2, 0, 1, 0, 1, 2}));
+  EXPECT_EQ(fields[3], (Ids{0, 0, 0, 1, 1, 2, 2, 2}));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open_causal(folder / "d", {{"reset_position_ids", true}}, {.seq_length = 4});
+              }),
+              HasSubstr("need the id that ends a document"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open_causal(folder / "d", {{"reset_positions", true}}, {.seq_length = 4});
+              }),
+              HasSubstr("unknown option 'reset_positions', did you mean reset_position_ids?"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open_causal(folder / "d", {{"order", "shuffled"}}, {.seq_length = 4});
+              }),
+              HasSubstr("options of tokens.order: expected one of random, sequential, megatron"));
+}
+
 /// `size` samples whose id is `base` + index within the endless sequence.
 class Numbers : public Dataset {
  public:
   Numbers(int64_t size, int64_t base) : size_(size), base_(base) {}
   int64_t size() const override { return size_; }
   std::string description() const override { return "numbers"; }
-  void read(int64_t index, int64_t* input_ids, int64_t* labels) const override {
-    *input_ids = *labels = base_ + index;
+  void read(int64_t index, Row row) const override {
+    *row[0].ids = *row[1].ids = base_ + index;
   }
-  int64_t seq_length() const override { return 1; }
+  std::vector<FieldSpec> fields() const override { return causal_fields(1); }
   Identity identity() const override { return {}; }
 
  private:
@@ -233,6 +312,34 @@ TEST(Blend, ReadsInAnyOrder) {
   EXPECT_THAT(blend.description(), HasSubstr("0.7000  numbers"));
 }
 
+// OSLO's helper counted sources in a byte.
+TEST(Blend, TakesMoreThan255Sources) {
+  std::vector<std::shared_ptr<const Dataset>> many;
+  for (int i = 0; i < 300; ++i) many.push_back(std::make_shared<Numbers>(4, 1000 * i));
+  for (BlendRule rule : {BlendRule::exact, BlendRule::megatron}) {
+    BlendDataset blend(many, std::vector<double>(300, 0.1), rule);
+    std::set<int64_t> ids;
+    for (int64_t i = 0; i < 1200; ++i) ids.insert(read(blend, i).input_ids[0]);
+    EXPECT_EQ(ids.size(), 1200u);
+    EXPECT_EQ(*ids.rbegin(), 299003);
+  }
+}
+
+TEST(Blend, NestsAndEachSourceCountsItsOwnEpochs) {
+  auto inner = std::make_shared<BlendDataset>(
+      std::vector<std::shared_ptr<const Dataset>>{std::make_shared<Numbers>(2, 0), std::make_shared<Numbers>(2, 100)},
+      std::vector<double>{1, 1});
+  BlendDataset outer({inner, std::make_shared<Numbers>(2, 1000)}, {3, 1});
+  std::map<int64_t, Ids> of;
+  for (int64_t i = 0; i < 16; ++i) {
+    const int64_t id = read(outer, i).input_ids[0];
+    of[id < 100 ? 0 : id < 1000 ? 1 : 2].push_back(id);
+  }
+  EXPECT_EQ(of[0], (Ids{0, 1, 2, 3, 4, 5})) << "sample 2 on is the next epoch";
+  EXPECT_EQ(of[1], (Ids{100, 101, 102, 103, 104, 105}));
+  EXPECT_EQ(of[2], (Ids{1000, 1001, 1002, 1003}));
+}
+
 TEST(Blend, RefusesBadWeights) {
   std::vector<std::shared_ptr<const Dataset>> two{std::make_shared<Numbers>(6, 0),
                                                   std::make_shared<Numbers>(4, 0)};
@@ -246,11 +353,11 @@ TEST(Blend, RefusesBadWeights) {
   EXPECT_THROW(BlendDataset({}, {}), ConfigError);
   TemporaryFolder folder;
   two.push_back(
-      std::make_shared<CausalDataset>(counting(folder, {50}), CausalOptions{.seq_length = 4}));
+      std::make_shared<CausalDataset>(counting(folder, {50}), SampleOptions{.seq_length = 4}));
   EXPECT_THAT(message_of<ConfigError>([&] {
                 BlendDataset(two, {1, 1, 1});
               }),
-              HasSubstr("has samples of 4 tokens"));
+              HasSubstr("has samples of input_ids int64[4], labels int64[4]; the first of the blend has"));
 }
 
 }  // namespace

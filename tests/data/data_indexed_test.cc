@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -20,8 +23,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Ids = std::vector<int64_t>;
 
-void write(const std::string& prefix, DType dtype, const std::vector<Ids>& documents) {
-  IndexedWriter writer(prefix, dtype);
+void write(const std::string& prefix, DType dtype, const std::vector<Ids>& documents,
+           IndexFormat format = IndexFormat::megatron) {
+  IndexedWriter writer(prefix, dtype, format);
   for (const Ids& ids : documents) {
     writer.add_sequence(std::span<const int64_t>(ids));
     writer.end_document();
@@ -53,6 +57,85 @@ TEST(Indexed, WritesTheReferencesBytes) {
             "0000000c000000000000001400000000000000000000000000000001000000000000000200000000000000"
             "0300000000000000");
   EXPECT_EQ(folder.entries(), 2);
+}
+
+// The bytes that OSLO's builder writes for its modes lazy and cached: item sizes, ids at offsets in
+// elements, and the documents.
+TEST(Indexed, WritesTheBytesOfOslosLazyAndCachedModes) {
+  TemporaryFolder folder;
+  write(folder / "d", DType::i32, {{1, 2, 3}, {4, 5}, {6, 7, 8, 9}}, IndexFormat::torchnet);
+  EXPECT_EQ(hex(base::read_file(folder / "d.bin")),
+            "010000000200000003000000040000000500000006000000070000000800000009000000");
+  const auto words = [](std::initializer_list<int> numbers) {
+    std::string text;
+    for (int n : numbers) text += fmt::format("{:02x}00000000000000", n);
+    return text;
+  };
+  EXPECT_EQ(hex(base::read_file(folder / "d.idx")),
+            "544e544944580000" + words({1, 4, 4, 3, 3, 4}) + words({0, 1, 2, 3}) +
+                words({0, 3, 5, 9}) + words({3, 2, 4}) + words({0, 1, 2, 3}));
+}
+
+TEST(Indexed, EveryModeReadsEitherFormatAlike) {
+  TemporaryFolder folder;
+  const std::vector<Ids> documents{{1, 2, 3}, {4, 5}, {}, {6, 7, 8, 9}};
+  for (DType dtype : {DType::u16, DType::i32, DType::i64, DType::u8}) {
+    write(folder / "m", dtype, documents);
+    write(folder / "t", dtype, documents, IndexFormat::torchnet);
+    for (const char* name : {"m", "t"}) {
+      for (Access access : {Access::mmap, Access::lazy, Access::cached}) {
+        IndexedDataset data(folder / name, access);
+        EXPECT_EQ(data.format(), name[0] == 'm' ? IndexFormat::megatron : IndexFormat::torchnet);
+        ASSERT_EQ(data.documents(), 4);
+        EXPECT_EQ(data.sequences(), 4);
+        EXPECT_EQ(data.tokens(), 9);
+        for (int64_t d = 0; d < 4; ++d) EXPECT_EQ(document(data, d), documents[d]);
+        EXPECT_EQ(data.id_range(), (std::pair<int64_t, int64_t>{1, 9}));
+        EXPECT_EQ(data.document_of(5), 3);
+      }
+      EXPECT_EQ(IndexedDataset(folder / name, Access::lazy).fingerprint(),
+                IndexedDataset(folder / name).fingerprint());
+    }
+  }
+  EXPECT_THAT(message_of<base::ConfigError>([] { access_of("memory"); }), HasSubstr("expected mmap, lazy or cached"));
+}
+
+// Reading on in a map of a file that was cut off would end the process; of one that was replaced, it
+// would mix two datasets.
+TEST(Indexed, AFileThatChangesWhileItIsReadIsNoticed) {
+  TemporaryFolder folder;
+  const Ids many(100000, 7);
+  for (Access access : {Access::mmap, Access::lazy}) {
+    for (const std::string ending : {".bin", ".idx"}) {
+      const auto said = [&](const std::function<void()>& change) {
+        write(folder / "d", DType::i32, {many});
+        IndexedDataset data(folder / "d", access);
+        std::vector<int64_t> ids(10);
+        data.read(99990, 10, ids.data());
+        change();
+        return message_of<FormatError>([&] { data.read(99990, 10, ids.data()); });
+      };
+      EXPECT_THAT(said([&] { std::filesystem::resize_file(folder / ("d" + ending), 16); }),
+                  AllOf(HasSubstr("d" + ending), HasSubstr("changed its size while it was being read")));
+      EXPECT_THAT(said([&] { write(folder / "d", DType::i32, {{1, 2}}); }), HasSubstr("was replaced or removed"));
+      EXPECT_THAT(said([&] {
+                    std::filesystem::last_write_time(folder / ("d" + ending), std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+                  }),
+                  HasSubstr("was written to"));
+    }
+  }
+  write(folder / "d", DType::i32, {{1, 2}});
+  IndexedDataset held(folder / "d", Access::cached);
+  std::filesystem::resize_file(folder / "d.bin", 0);
+  EXPECT_EQ(document(held, 0), (Ids{1, 2})) << "what is held is not touched";
+}
+
+TEST(Indexed, MergingTakesTheSmallestTypeThatHoldsAll) {
+  EXPECT_EQ(common_dtype(DType::u16, DType::u16), DType::u16);
+  EXPECT_EQ(common_dtype(DType::u8, DType::u16), DType::u16);
+  EXPECT_EQ(common_dtype(DType::u16, DType::i16), DType::i32);
+  EXPECT_EQ(common_dtype(DType::u8, DType::i8), DType::i16);
+  EXPECT_EQ(common_dtype(DType::u16, DType::i64), DType::i64);
 }
 
 TEST(Indexed, EveryTypeComesBack) {
@@ -102,7 +185,9 @@ TEST(Indexed, DocumentsOfSeveralSequencesAndEmptyOnes) {
   EXPECT_EQ(data.document_of(0), 0);
   EXPECT_EQ(data.document_of(2), 0);
   EXPECT_EQ(data.document_of(3), 2);
-  EXPECT_EQ(static_cast<const void*>(data.bytes(4, 1).data()), data.bytes(0, 6).data() + 8);
+  std::vector<std::byte> scratch;
+  EXPECT_EQ(static_cast<const void*>(data.bytes(4, 1, scratch).data()), data.bytes(0, 6, scratch).data() + 8);
+  EXPECT_TRUE(scratch.empty()) << "read in place";
 
   // Parts of datasets, of one type and of another, one after the other.
   IndexedWriter merged(folder / "m", DType::i32);
@@ -215,6 +300,70 @@ TEST(Indexed, AFullDiskIsAnIoErrorAndLeavesNothing) {
   EXPECT_THAT(message_of<base::IoError>([&] { write(folder / "d", DType::u16, {Ids(1000, 1)}); }),
               HasSubstr("No space left on device"));
   EXPECT_EQ(folder.entries(), 0);
+}
+
+/// The same for the TNTIDX format: byte 56 starts its arrays, four words, four, three and four.
+class DamagedTorchnet : public ::testing::Test {
+ protected:
+  DamagedTorchnet() {
+    write(folder_ / "d", DType::u16, {{1, 2}, {3}, {4, 5}}, IndexFormat::torchnet);
+    whole_ = index_ = base::read_file(folder_ / "d.idx");
+  }
+  std::string error(size_t at, uint64_t value) {
+    index_ = whole_;
+    std::memcpy(index_.data() + at, &value, sizeof value);
+    return error();
+  }
+  std::string error() {
+    std::ofstream(folder_ / "d.idx", std::ios::binary) << index_;
+    std::string message = message_of<FormatError>([&] { IndexedDataset data(folder_ / "d"); });
+    EXPECT_THAT(message, HasSubstr(folder_.path().string()));
+    return message;
+  }
+  TemporaryFolder folder_;
+  std::string whole_, index_;
+};
+
+TEST_F(DamagedTorchnet, Header) {
+  EXPECT_THAT(error(8, 2), HasSubstr("(byte 8): version 2"));
+  EXPECT_THAT(error(16, 7), HasSubstr("(byte 16): dtype code 7"));
+  EXPECT_THAT(error(24, 4), HasSubstr("(byte 24): elements of 4 bytes; expected 2"));
+  for (uint64_t hostile : {uint64_t{5}, uint64_t{1} << 61, ~uint64_t{0}, uint64_t{1} << 63})
+    for (size_t at : {32, 40, 48}) EXPECT_THAT(error(at, hostile), HasSubstr("d.idx (byte ")) << at;
+  EXPECT_THAT(error(48, 0), HasSubstr("0 document entries"));
+}
+
+TEST_F(DamagedTorchnet, Arrays) {
+  EXPECT_THAT(error(64, 2), HasSubstr("(byte 64): the sizes of sequence 1 start at 2"));
+  EXPECT_THAT(error(96, 9), HasSubstr("(byte 96): sequence 1 starts at token 9 of the .bin file; expected 2"));
+  EXPECT_THAT(error(112, 6), HasSubstr("the last sequence ends at token 6; expected 5"));
+  EXPECT_THAT(error(120, ~uint64_t{0}), HasSubstr("sequence 0 has -1 tokens"));
+  EXPECT_THAT(error(120, uint64_t{1} << 62), HasSubstr("(byte 120): sequence 0 has"));
+  EXPECT_THAT(error(136, (uint64_t{1} << 63) - 1), HasSubstr("no more than a file can hold"));
+  EXPECT_THAT(error(144, 1), HasSubstr("document boundary 0 is sequence 1"));
+  EXPECT_THAT(error(168, 2), HasSubstr("the last document ends at sequence 2; expected 3"));
+}
+
+TEST_F(DamagedTorchnet, TruncatedAnywhereAndOtherProducers) {
+  for (size_t size = 0; size < whole_.size(); ++size) {
+    index_ = whole_.substr(0, size);
+    EXPECT_THAT(error(), HasSubstr("d.idx (byte ")) << size;
+  }
+  index_ = whole_.substr(0, 48) + whole_.substr(56, 8 * 11);
+  EXPECT_THAT(error(), HasSubstr("fairseq"));
+  for (size_t at = 0; at < whole_.size(); ++at) {
+    for (int flip : {1, 0x80, 0xFF}) {
+      index_ = whole_;
+      index_[at] = static_cast<char>(index_[at] ^ flip);
+      std::ofstream(folder_ / "d.idx", std::ios::binary) << index_;
+      const bool inner_boundary = at >= 152 && at < 168;  // one number there is as good as another
+      try {
+        IndexedDataset data(folder_ / "d");
+        EXPECT_TRUE(inner_boundary) << at;
+      } catch (const FormatError&) {
+      }
+    }
+  }
 }
 
 /// A good dataset of 3 documents (5 tokens of u16) to damage: index bytes 34, 46 and 70 start its

@@ -19,11 +19,11 @@ class Tens : public Dataset {
   explicit Tens(int64_t fails_at = -1) : fails_at_(fails_at) {}
   int64_t size() const override { return 7; }
   std::string description() const override { return "tens"; }
-  int64_t seq_length() const override { return 2; }
+  std::vector<FieldSpec> fields() const override { return causal_fields(2); }
   Identity identity() const override { return {}; }
-  void read(int64_t index, int64_t* input_ids, int64_t* labels) const override {
+  void read(int64_t index, Row row) const override {
     if (index == fails_at_) throw base::FormatError(fmt::format("sample {} is damaged", index));
-    for (int64_t i = 0; i < 2; ++i) input_ids[i] = 10 * index + i, labels[i] = input_ids[i] + 1;
+    for (int64_t i = 0; i < 2; ++i) row[0].ids[i] = 10 * index + i, row[1].ids[i] = row[0].ids[i] + 1;
     ++reads_;
   }
   int64_t reads() const { return reads_; }
@@ -185,6 +185,38 @@ TEST(Loader, ReadsAheadButNotWithoutBound) {
     ::usleep(20000);
     EXPECT_LE(dataset->reads(), 10);  // one step taken, three waiting, one in hand
   }                                   // and ends although nobody took the rest
+}
+
+/// A matrix of floats and one label a sample.
+class Pictures : public Dataset {
+ public:
+  int64_t size() const override { return 5; }
+  std::string description() const override { return "pictures"; }
+  std::vector<FieldSpec> fields() const override {
+    return {{"pixel_values", {2, 3}, base::DType::f32}, {"labels"}};
+  }
+  Identity identity() const override { return {}; }
+  void read(int64_t index, Row row) const override {
+    for (int i = 0; i < 6; ++i) row[0].reals[i] = static_cast<float>(index) + 0.5F;
+    row[1].ids[0] = index;
+  }
+};
+
+TEST(Loader, CarriesFieldsOfAnyShapeAndType) {
+  Loader loader(std::make_shared<Pictures>(), {.micro_batch_size = 3, .end_sample = 4});
+  for (int64_t rows : {3, 1, 0}) {
+    const Batch batch = loader.next()[0];
+    ASSERT_EQ(batch.rows(), rows);
+    ASSERT_EQ(batch.fields.size(), 2u);
+    const Field &pixels = batch.fields[0], &labels = batch.fields[1];
+    EXPECT_EQ(pixels.name, "pixel_values");
+    EXPECT_EQ(pixels.dtype, base::DType::f32);
+    EXPECT_EQ(pixels.shape, (Ids{rows, 2, 3}));
+    EXPECT_EQ(std::ssize(pixels.reals), rows * 6);
+    EXPECT_EQ(labels.shape, (Ids{rows}));
+    for (int64_t i = 0; i < rows; ++i)
+      EXPECT_EQ(pixels.reals[6 * i + 5], static_cast<float>(labels.values[i]) + 0.5F);
+  }
 }
 
 TEST(Loader, RefusesImpossibleOptions) {

@@ -24,7 +24,7 @@ using data::IndexedDataset;
 
 struct DataFlags {
   std::vector<std::string> paths;
-  std::string out, tokenizer;
+  std::string out, tokenizer, mode = "mmap";
   int64_t vocab_size = 0, documents = 5, skip = 0, tokens = 64;
   bool json = false, overwrite = false;
 };
@@ -51,6 +51,7 @@ void inspect(const DataFlags& flags) {
     const int64_t bytes = dataset.tokens() * base::size_of(dataset.dtype());
     if (flags.json) {
       print_json({{"path", dataset.prefix()},
+                  {"format", data::name_of(dataset.format())},
                   {"dtype", base::name_of(dataset.dtype())},
                   {"documents", dataset.documents()},
                   {"sequences", dataset.sequences()},
@@ -60,10 +61,9 @@ void inspect(const DataFlags& flags) {
       continue;
     }
     fmt::print(
-        "{}\n  documents  {} of {} to {} tokens, {:.1f} on average\n  sequences  {}\n  tokens     "
-        "{} of {} "
-        "({} bytes)\n",
-        dataset.prefix(), dataset.documents(), shortest, longest, mean, dataset.sequences(),
+        "{} ({})\n  documents  {} of {} to {} tokens, {:.1f} on average\n  sequences  {}\n"
+        "  tokens     {} of {} ({} bytes)\n",
+        dataset.prefix(), data::name_of(dataset.format()), dataset.documents(), shortest, longest, mean, dataset.sequences(),
         dataset.tokens(), base::name_of(dataset.dtype()), bytes);
   }
 }
@@ -92,14 +92,11 @@ void verify(const DataFlags& flags) {
 
 void merge(const DataFlags& flags) {
   std::vector<IndexedDataset> parts(flags.paths.begin(), flags.paths.end());
-  // One type for all; where they differ, the widest of the common two.
   base::DType dtype = parts.front().dtype();
-  for (const IndexedDataset& part : parts) {
-    if (part.dtype() != dtype) dtype = base::DType::i32;
-  }
+  for (const IndexedDataset& part : parts) dtype = data::common_dtype(dtype, part.dtype());
   if (!flags.overwrite)
     data::refuse_existing(flags.out, "give --overwrite to replace the dataset, or another --out");
-  data::IndexedWriter writer(flags.out, dtype);
+  data::IndexedWriter writer(flags.out, dtype, data::format_of(data::access_of(flags.mode)));
   for (const IndexedDataset& part : parts) writer.append(part, 0, part.documents());
   writer.finish();
   if (flags.json) {
@@ -162,6 +159,11 @@ void add_data(CLI::App& program) {
   CLI::App& merge_command =
       add_command(all, "merge", "joins datasets, documents in the order given", *flags);
   merge_command.add_option("--out", flags->out, "prefix of the new dataset")->required();
+  merge_command
+      .add_option("--mode", flags->mode,
+                  "format of the index: mmap (MMIDIDX), or OSLO's lazy and cached (TNTIDX)")
+      ->check(CLI::IsMember({"mmap", "lazy", "cached"}))
+      ->capture_default_str();
   merge_command.add_flag("--overwrite", flags->overwrite, "replace a dataset that stands there");
   merge_command.callback([flags] { merge(*flags); });
 

@@ -13,6 +13,7 @@
 
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/json.h"
+#include "trireme/data/split.h"
 
 namespace trireme::tools {
 namespace {
@@ -25,7 +26,7 @@ double seconds_since(Clock::time_point start) {
 
 struct PreprocessFlags {
   data::PreprocessOptions options;
-  std::string tokenizer, split, on_error = "stop", format = "auto";
+  std::string tokenizer, split, on_error = "stop", format = "auto", mode = "mmap";
   bool json = false;
 };
 
@@ -40,9 +41,10 @@ class Bar {
     if (!terminal_ || (drawn_ && seconds_since(last_) < 0.1)) return;
     last_ = Clock::now();
     drawn_ = true;
-    const double done = p.total_bytes > 0 ? double(p.bytes) / double(p.total_bytes) : 1;
+    // Of compressed input the whole size is not known.
+    const double done = p.total_bytes > 0 ? std::min(1.0, double(p.bytes) / double(p.total_bytes)) : 1;
     const double rate = double(p.bytes - first_bytes_) / std::max(seconds_since(start_), 1e-3);
-    const auto left = rate > 0 ? static_cast<int64_t>(double(p.total_bytes - p.bytes) / rate) : 0;
+    const auto left = rate > 0 ? static_cast<int64_t>(std::max(0.0, double(p.total_bytes - p.bytes)) / rate) : 0;
     const int filled = static_cast<int>(30 * done);
     std::string line =
         fmt::format("\r[{}{}] {:3.0f}%  {} documents  {:.1f} MB/s  {}:{:02} left\033[K",
@@ -65,6 +67,7 @@ void print_json(const data::PreprocessSummary& s, double bytes_per_token, double
   base::Json all = {{"documents", s.documents}, {"tokens", s.tokens},
                     {"bytes", s.text_bytes},    {"bytes_per_token", bytes_per_token},
                     {"empty", s.empty},         {"skipped", s.skipped},
+                    {"duplicates", s.duplicates},
                     {"errors", s.errors},       {"outputs", outputs},
                     {"seconds", seconds}};
   fmt::print("{}\n", all.dump(-1, ' ', false, base::Json::error_handler_t::replace));
@@ -77,6 +80,7 @@ void run_preprocess(PreprocessFlags& flags) {
                                                             {"text", data::InputFormat::text},
                                                             {"jsonl", data::InputFormat::jsonl}}
                        .at(flags.format);
+  options.index_format = data::format_of(data::access_of(flags.mode));
   if (!flags.split.empty()) options.split = data::parse_split(flags.split);
   const auto start = Clock::now();
   data::PreprocessSummary summary;
@@ -100,6 +104,7 @@ void run_preprocess(PreprocessFlags& flags) {
   fmt::print("{} documents, {} tokens, {:.3f} bytes per token ({:.1f} s)\n", summary.documents,
              summary.tokens, bytes_per_token, seconds);
   if (summary.empty > 0) fmt::print("{} empty documents left out\n", summary.empty);
+  if (summary.duplicates > 0) fmt::print("{} duplicates left out\n", summary.duplicates);
   if (summary.skipped > 0) fmt::print("{} bad documents skipped\n", summary.skipped);
   for (const auto& o : summary.outputs) {
     fmt::print("{}: {} documents, {} tokens\n", o.prefix, o.documents, o.tokens);
@@ -117,13 +122,23 @@ void add_preprocess(CLI::App& program) {
   command
       .add_option(
           "--input", options.inputs,
-          "files, folders or patterns ('src/**/*.py'); .jsonl, .ndjson and .json hold a document a "
-          "line, any other file is one document")
+          "files, folders or patterns ('src/**/*.py'), or - for standard input; .jsonl, .ndjson and "
+          ".json hold a document a line, any other file is one document; .gz and .zst are unpacked")
       ->required();
   command.add_option("--out", options.output, "writes PREFIX.idx and PREFIX.bin")
       ->type_name("PREFIX")
       ->required();
-  command.add_option("--key", options.key, "key of the document in JSON lines")
+  command
+      .add_option("--key,--json-keys", options.keys,
+                  "keys of the documents in JSON lines; several make a dataset each, PREFIX_KEY")
+      ->capture_default_str();
+  command.add_flag("--split-sentences", options.split_sentences,
+                   "a document is a sequence for each sentence, for BERT and T5");
+  command.add_flag("--dedupe", options.dedupe, "leave out documents whose whole text came before");
+  command
+      .add_option("--mode", flags->mode,
+                  "format of the index: mmap (MMIDIDX), or OSLO's lazy and cached (TNTIDX)")
+      ->check(CLI::IsMember({"mmap", "lazy", "cached"}))
       ->capture_default_str();
   command.add_option("--format", flags->format, "what the files are, whatever their names say")
       ->check(CLI::IsMember({"auto", "text", "jsonl"}))

@@ -11,7 +11,7 @@
 #include "trireme/comm/launch.h"
 #include "trireme/comm/launched.h"
 #include "trireme/config/load.h"
-#include "trireme/data/causal.h"
+#include "trireme/data/dataset.h"
 #include "trireme/dist/rendezvous.h"
 #include "trireme/models/registry.h"
 #include "trireme/train/evaluator.h"

@@ -136,7 +136,7 @@ void check_consistent(const RunConfig& config) {
   for (const auto* sources : {&config.data.train, &config.data.valid}) {
     double sum = 0;
     for (const DataSource& source : *sources) {
-      if (source.path.empty() && source.type == "tokens") throw ConfigError("data: a dataset without a path");
+      if (source.path.empty() && source.type.value_or(config.data.dataset.value("name", "tokens")) == "tokens") throw ConfigError("data: a dataset without a path");
       sum += source.weight;
     }
     if (!sources->empty() && sum <= 0) {

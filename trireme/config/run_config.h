@@ -29,22 +29,23 @@ using base::Json;
 struct DataSource {
   std::string path = {};
   double weight = 1.0;
-  std::string type = "tokens";
+  std::optional<std::string> type = {};
   Json options = Json::object();
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
-    v("path", self.path, Field{"indexed dataset, without .idx or .bin"});
+    v("path", self.path, Field{"indexed dataset, without .idx or .bin; or what the type reads"});
     v("weight", self.weight, Field{"share of the samples, relative to the other sources", 0});
-    v("type", self.type,
-      Field{.help = "what the path is", .choices = {"tokens"}, .open = true});
-    v("options", self.options, Field{"for a plugin's type"});
+    v("type", self.type, Field{"what samples are made of it; null: data.dataset.name"});
+    v("options", self.options, Field{"of the type; they go before those of data.dataset"});
   }
   bool operator==(const DataSource&) const = default;
 };
 
 struct Data {
   std::vector<DataSource> train = {}, valid = {};
+  Json dataset = Json::object({{"name", "tokens"}});
+  std::string blend = "exact";
   int64_t seq_length = 1024;
   int prefetch = 2;
 
@@ -52,6 +53,11 @@ struct Data {
   static void visit(Self& self, V&& v) {
     v("train", self.train, Field{"datasets to train on"});
     v("valid", self.valid, Field{"datasets to evaluate on; empty: no evaluation"});
+    v("dataset", self.dataset,
+      Field{"what samples are made of the sources: `name` and its options (docs/data.md)"});
+    v("blend", self.blend,
+      Field{.help = "how sources are mixed: each within one sample of its share, or in Megatron-LM's order",
+            .choices = {"exact", "megatron"}});
     v("seq_length", self.seq_length, Field{"tokens of a sample", 1});
     v("prefetch", self.prefetch, Field{"steps that the loader reads ahead", 0, 1024});
   }

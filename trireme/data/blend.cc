@@ -1,16 +1,77 @@
+#include "trireme/data/blend.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "trireme/base/error.h"
-#include "trireme/data/causal.h"
 
 namespace trireme::data {
+namespace {
+
+/// The sum as NumPy adds up: pairwise above 128 numbers, eight running sums above 7.
+double numpy_sum(std::span<const double> values) {
+  const size_t n = values.size();
+  if (n < 8) return std::accumulate(values.begin(), values.end(), 0.0);
+  if (n > 128) {
+    size_t half = n / 2;
+    half -= half % 8;
+    return numpy_sum(values.first(half)) + numpy_sum(values.subspan(half));
+  }
+  double sums[8];
+  std::copy_n(values.begin(), 8, sums);
+  size_t i = 8;
+  for (; i + 8 <= n; i += 8) {
+    for (size_t k = 0; k < 8; ++k) sums[k] += values[i + k];
+  }
+  double sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  for (; i < n; ++i) sum += values[i];
+  return sum;
+}
+
+std::string describe(const std::vector<FieldSpec>& fields) {
+  std::string text;
+  for (const FieldSpec& field : fields) {
+    text += fmt::format("{}{} {}[{}]", text.empty() ? "" : ", ", field.name,
+                        base::name_of(field.dtype), fmt::join(field.shape, " x "));
+  }
+  return text;
+}
+
+/// Megatron-LM's choice: the largest lack at sample `n`, the first of equals, among those open.
+template <class Open>
+int most_lacking(const std::vector<double>& weights, const std::vector<int64_t>& used, int64_t n,
+                 Open&& open) {
+  const double at = std::max(static_cast<double>(n), 1.0);
+  int due = -1;
+  double most = std::numeric_limits<double>::lowest();
+  for (size_t i = 0; i < used.size(); ++i) {
+    const double lack = weights[i] * at - static_cast<double>(used[i]);
+    if (open(i) && lack > most) {
+      most = lack;
+      due = static_cast<int>(i);
+    }
+  }
+  return due;
+}
+
+}  // namespace
+
+std::vector<double> normalized_weights(const std::vector<double>& weights) {
+  const double sum = numpy_sum(weights);
+  std::vector<double> shares = weights;
+  for (double& share : shares) share /= sum;
+  return shares;
+}
 
 BlendDataset::BlendDataset(std::vector<std::shared_ptr<const Dataset>> datasets,
-                           std::vector<double> weights)
-    : datasets_(std::move(datasets)), weights_(std::move(weights)), used_(datasets_.size(), 0) {
+                           std::vector<double> weights, BlendRule rule)
+    : datasets_(std::move(datasets)),
+      weights_(std::move(weights)),
+      rule_(rule),
+      used_(datasets_.size(), 0) {
   if (datasets_.empty() || datasets_.size() != weights_.size()) {
     throw base::ConfigError(
         fmt::format("a blend of {} datasets with {} weights; expected at least one dataset and a "
@@ -24,14 +85,13 @@ BlendDataset::BlendDataset(std::vector<std::shared_ptr<const Dataset>> datasets,
           "give it none)",
           datasets_[i]->description(), weights_[i]));
     }
-    if (datasets_[i]->seq_length() != seq_length()) {
-      throw base::ConfigError(
-          fmt::format("dataset {} has samples of {} tokens; the first of the blend has {}",
-                      datasets_[i]->description(), datasets_[i]->seq_length(), seq_length()));
+    if (datasets_[i]->fields() != fields()) {
+      throw base::ConfigError(fmt::format("dataset {} has samples of {}; the first of the blend has {}",
+                                          datasets_[i]->description(),
+                                          describe(datasets_[i]->fields()), describe(fields())));
     }
   }
-  const double sum = std::accumulate(weights_.begin(), weights_.end(), 0.0);
-  for (double& weight : weights_) weight /= sum;
+  weights_ = normalized_weights(weights_);
 }
 
 int64_t BlendDataset::size() const {
@@ -48,14 +108,36 @@ std::string BlendDataset::description() const {
 }
 
 Identity BlendDataset::identity() const {
-  Identity all{.seq_length = seq_length(), .sources = {}};
+  Identity all;
   for (size_t i = 0; i < datasets_.size(); ++i) {
-    for (SourceIdentity source : datasets_[i]->identity().sources) {
-      source.weight = weights_[i];
+    Identity own = datasets_[i]->identity();
+    all.seq_length = own.seq_length;
+    for (SourceIdentity& source : own.sources) {
+      source.weight *= weights_[i];
+      if (rule_ == BlendRule::megatron) source.samples += ", blended as Megatron-LM does";
       all.sources.push_back(std::move(source));
     }
   }
   return all;
+}
+
+/// The dataset that gives sample next_.
+int BlendDataset::due() const {
+  if (rule_ == BlendRule::megatron)
+    return most_lacking(weights_, used_, next_, [](size_t) { return true; });
+  // Sample j of a dataset of weight w has the window of places j / w < n < (j + 1) / w + 1, n
+  // counted from 1.
+  int due = -1;
+  double earliest = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < used_.size(); ++i) {
+    auto used = static_cast<double>(used_[i]);
+    bool open = used < weights_[i] * static_cast<double>(next_ + 1);
+    if (double closes = (used + 1) / weights_[i]; open && closes < earliest) {
+      earliest = closes;
+      due = static_cast<int>(i);
+    }
+  }
+  return due;
 }
 
 BlendDataset::Place BlendDataset::place(int64_t index) const {
@@ -65,27 +147,33 @@ BlendDataset::Place BlendDataset::place(int64_t index) const {
     std::fill(used_.begin(), used_.end(), 0);
   }
   while (true) {
-    // Sample j of a dataset of weight w has the window of places j / w < n < (j + 1) / w + 1, n
-    // counted from 1.
-    int due = -1;
-    double earliest = std::numeric_limits<double>::infinity();
-    for (size_t i = 0; i < used_.size(); ++i) {
-      auto used = static_cast<double>(used_[i]);
-      bool open = used < weights_[i] * static_cast<double>(next_ + 1);
-      if (double closes = (used + 1) / weights_[i]; open && closes < earliest) {
-        earliest = closes;
-        due = static_cast<int>(i);
-      }
-    }
-    base::check(due >= 0, "no dataset of the blend is due at sample {}", next_);
-    int64_t sample = used_[due]++;
-    if (next_++ == index) return {due, sample};
+    const int dataset = due();
+    base::check(dataset >= 0, "no dataset of the blend is due at sample {}", next_);
+    int64_t sample = used_[dataset]++;
+    if (next_++ == index) return {dataset, sample};
   }
 }
 
-void BlendDataset::read(int64_t index, int64_t* input_ids, int64_t* labels) const {
+void BlendDataset::read(int64_t index, Row row) const {
   Place from = place(index);
-  datasets_[from.dataset]->read(from.sample, input_ids, labels);
+  datasets_[from.dataset]->read(from.sample, row);
+}
+
+std::vector<BlendDataset::Place> exhaustive_blend(const std::vector<int64_t>& sizes) {
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<double> weights;
+  for (int64_t size : sizes) {
+    if (size < 1) throw base::ConfigError("an exhaustive blend: a dataset holds no sample");
+    weights.push_back(static_cast<double>(size) / static_cast<double>(total));
+  }
+  std::vector<int64_t> used(sizes.size(), 0);
+  std::vector<BlendDataset::Place> places;
+  places.reserve(total);
+  for (int64_t n = 0; n < total; ++n) {
+    const int due = most_lacking(weights, used, n, [&](size_t i) { return used[i] < sizes[i]; });
+    places.push_back({due, used[due]++});
+  }
+  return places;
 }
 
 }  // namespace trireme::data

@@ -12,7 +12,8 @@ base::Json to_json(const Identity& identity) {
                        {"weight", source.weight},
                        {"documents", source.documents},
                        {"tokens", source.tokens},
-                       {"fingerprint", base::hash_to_text(source.fingerprint)}});
+                       {"fingerprint", base::hash_to_text(source.fingerprint)},
+                       {"samples", source.samples}});
   }
   return {{"seq_length", identity.seq_length}, {"sources", sources}};
 }
@@ -26,7 +27,8 @@ Identity identity_from(const base::Json& json) {
            .weight = source.at("weight"),
            .documents = source.at("documents"),
            .tokens = source.at("tokens"),
-           .fingerprint = base::hash_from_text(source.at("fingerprint"))});
+           .fingerprint = base::hash_from_text(source.at("fingerprint")),
+           .samples = source.value("samples", "")});
     }
     return identity;
   } catch (const nlohmann::json::exception& e) {
@@ -65,6 +67,10 @@ void refuse_change(const Identity& saved, const Identity& own, const std::string
           "fingerprint {:016x})",
           name, is.fingerprint, was.path, was.fingerprint));
     }
+    if (was.samples != is.samples)
+      refuse(fmt::format("{} makes its samples otherwise ({}) than the checkpoint's did ({})", name,
+                         is.samples.empty() ? "as by default" : is.samples,
+                         was.samples.empty() ? "as by default" : was.samples));
     if (was.weight != is.weight)
       refuse(fmt::format("{} has weight {}, the checkpoint was trained with {}", name, is.weight,
                          was.weight));

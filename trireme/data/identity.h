@@ -19,7 +19,8 @@ struct SourceIdentity {
   std::string path;
   double weight = 1;  // of the blend's samples
   int64_t documents = 0, tokens = 0;
-  uint64_t fingerprint = 0;  // IndexedDataset::fingerprint
+  uint64_t fingerprint = 0;  // of the files' content
+  std::string samples = {};  // how they are made of it, where that is not the plain way
 };
 
 struct Identity {

@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/data/index_file.h"
 #include "trireme/data/indexed_format.h"
+#include "trireme/data/token_file.h"
 
 namespace trireme::data {
 
 using base::DType;
-using base::FormatError;
 using format::kCodes;
-using format::kHeaderBytes;
-using format::kMagic;
-using format::load;
 
 namespace format {
 
@@ -72,157 +71,47 @@ void refuse_existing(const std::string& prefix, std::string_view remedy) {
   }
 }
 
-IndexedDataset::IndexedDataset(const std::string& prefix)
-    : prefix_(existing(prefix)), index_(prefix_ + ".idx"), data_(prefix_ + ".bin") {
-  const std::byte* index = index_.bytes().data();
-  check_header();
-  uint8_t code = load<uint8_t>(index + 17);
-  auto known = std::find_if(kCodes.begin(), kCodes.end(),
-                            [&](const format::Code& c) { return c.code == code; });
-  if (known == kCodes.end()) {
-    throw FormatError(
-        index_.path(), 17,
-        fmt::format(
-            "dtype code {} is no integer type; expected 1 (uint8), 2 (int8), 3 (int16), 4 (int32), "
-            "5 (int64) or 8 (uint16)",
-            code));
-  }
-  dtype_ = known->dtype;
-  check_sizes();
-  sequences_ = load<int64_t>(index + 18);
-  documents_ = load<int64_t>(index + 26) - 1;
-  lengths_ = index + kHeaderBytes;
-  pointers_ = lengths_ + 4 * sequences_;
-  boundaries_ = pointers_ + 8 * sequences_;
-  check_arrays();
-  tokens_ = static_cast<int64_t>(data_.bytes().size()) / base::size_of(dtype_);
+Access access_of(const std::string& name) {
+  if (name == "mmap") return Access::mmap;
+  if (name == "lazy") return Access::lazy;
+  if (name == "cached") return Access::cached;
+  throw base::ConfigError(fmt::format("'{}' is no mode of an indexed dataset; expected mmap, lazy or cached", name));
 }
 
-void IndexedDataset::check_header() const {
-  auto bytes = index_.bytes();
-  std::string_view start(reinterpret_cast<const char*>(bytes.data()),
-                         std::min(bytes.size(), kMagic.size()));
-  if (start.substr(0, 6) == "TNTIDX") {
-    throw FormatError(
-        index_.path(), 0,
-        "an index of the older TNTIDX format; expected MMIDIDX: write it again as \"mmap\"");
-  }
-  if (start != kMagic.substr(0, start.size()) || start.empty()) {
-    throw FormatError(
-        index_.path(), 0,
-        fmt::format("starts with \"{}\"; expected MMIDIDX and two zero bytes: this is no "
-                    "index of an indexed dataset",
-                    fmt::format("{:02x}",
-                                fmt::join(std::span(reinterpret_cast<const uint8_t*>(start.data()),
-                                                    start.size()),
-                                          " "))));
-  }
-  if (static_cast<int64_t>(bytes.size()) < kHeaderBytes) {
-    throw FormatError(
-        index_.path(), static_cast<int64_t>(bytes.size()),
-        fmt::format("the file ends inside its header; expected at least {} bytes", kHeaderBytes));
-  }
-  if (auto version = load<uint64_t>(bytes.data() + 9); version != 1) {
-    throw FormatError(index_.path(), 9, fmt::format("version {}; expected 1", version));
-  }
+IndexFormat format_of(Access access) {
+  return access == Access::mmap ? IndexFormat::megatron : IndexFormat::torchnet;
 }
 
-void IndexedDataset::check_sizes() const {
-  auto bytes = index_.bytes();
-  uint64_t size = bytes.size(), room = size - kHeaderBytes;
-  auto sequences = load<uint64_t>(bytes.data() + 18), entries = load<uint64_t>(bytes.data() + 26);
-  if (sequences <= (size - 26) / 12 && size == 26 + 12 * sequences) {
-    throw FormatError(
-        index_.path(), 26,
-        "ends after the offsets, as fairseq's variant without documents does; expected "
-        "Megatron's, with a document count and boundaries");
-  }
-  if (sequences > room / 12) {
-    throw FormatError(
-        index_.path(), 18,
-        fmt::format("{} sequences need at least {} x 12 bytes after the header; the file "
-                    "has {}: it is truncated or damaged",
-                    sequences, sequences, room));
-  }
-  if (entries == 0 || entries > (room - 12 * sequences) / 8) {
-    throw FormatError(
-        index_.path(), 26,
-        fmt::format("{} document entries; expected at least 1 and at most the {} that the "
-                    "file has room for: it is truncated or damaged",
-                    entries, (room - 12 * sequences) / 8));
-  }
-  uint64_t expected = kHeaderBytes + 12 * sequences + 8 * entries;
-  if (size == expected + sequences && sequences > 0) {
-    throw FormatError(index_.path(), static_cast<int64_t>(expected),
-                      "has a mode for each sequence (a multimodal dataset); expected text only");
-  }
-  if (size != expected) {
-    throw FormatError(
-        index_.path(), static_cast<int64_t>(std::min(size, expected)),
-        fmt::format("the file has {} bytes; {} sequences and {} document entries take {}", size,
-                    sequences, entries, expected));
-  }
+std::string_view name_of(IndexFormat format) {
+  return format == IndexFormat::megatron ? "MMIDIDX" : "TNTIDX";
 }
 
-void IndexedDataset::check_arrays() const {
-  const int64_t width = base::size_of(dtype_);
-  auto place = [&](const std::byte* at) { return at - index_.bytes().data(); };
-  int64_t offset = 0;
-  for (int64_t i = 0; i < sequences_; ++i) {
-    auto length = load<int32_t>(lengths_ + 4 * i);
-    if (length < 0) {
-      throw FormatError(index_.path(), place(lengths_ + 4 * i),
-                        fmt::format("sequence {} has {} tokens; expected 0 or more", i, length));
-    }
-    if (auto pointer = load<int64_t>(pointers_ + 8 * i); pointer != offset) {
-      throw FormatError(index_.path(), place(pointers_ + 8 * i),
-                        fmt::format("sequence {} starts at byte {} of the .bin file; expected {}, "
-                                    "where the one before it ends",
-                                    i, pointer, offset));
-    }
-    offset += length * width;
-  }
-  if (auto size = static_cast<int64_t>(data_.bytes().size()); size != offset) {
-    throw FormatError(data_.path(), std::min(size, offset),
-                      fmt::format("the file has {} bytes; its index speaks of {} ({} tokens of "
-                                  "{}): the two do not belong "
-                                  "together or one is truncated",
-                                  size, offset, offset / width, base::name_of(dtype_)));
-  }
-  int64_t last = 0;
-  for (int64_t d = 0; d <= documents_; ++d) {
-    auto boundary = load<int64_t>(boundaries_ + 8 * d);
-    bool good = d == 0 ? boundary == 0 : boundary >= last && boundary <= sequences_;
-    if (!good) {
-      throw FormatError(index_.path(), place(boundaries_ + 8 * d),
-                        fmt::format("document boundary {} is sequence {}; expected {}", d, boundary,
-                                    d == 0 ? "0" : fmt::format("{} to {}", last, sequences_)));
-    }
-    last = boundary;
-  }
-  if (last != sequences_) {
-    throw FormatError(
-        index_.path(), place(boundaries_ + 8 * documents_),
-        fmt::format("the last document ends at sequence {}; expected {}, the number of sequences",
-                    last, sequences_));
-  }
-}
+struct IndexedDataset::Files {
+  Files(const std::string& prefix, Access access)
+      : data(prefix + ".bin", access),
+        index(prefix + ".idx", data.path(), data.size()),
+        index_watch(prefix + ".idx") {}
+  TokenFile data;
+  IndexFile index;
+  Watch index_watch;
+};
 
-int64_t IndexedDataset::length(int64_t sequence) const {
-  return load<int32_t>(lengths_ + 4 * sequence);
-}
+IndexedDataset::IndexedDataset(const std::string& prefix, Access access)
+    : prefix_(existing(prefix)), files_(std::make_shared<Files>(prefix_, access)) {}
 
-int64_t IndexedDataset::begin(int64_t sequence) const {
-  return sequence == sequences_ ? tokens_
-                                : load<int64_t>(pointers_ + 8 * sequence) / base::size_of(dtype_);
-}
-
+IndexFormat IndexedDataset::format() const { return files_->index.format(); }
+DType IndexedDataset::dtype() const { return files_->index.dtype(); }
+int64_t IndexedDataset::sequences() const { return files_->index.sequences(); }
+int64_t IndexedDataset::documents() const { return files_->index.documents(); }
+int64_t IndexedDataset::tokens() const { return files_->index.tokens(); }
+int64_t IndexedDataset::length(int64_t sequence) const { return files_->index.length(sequence); }
+int64_t IndexedDataset::begin(int64_t sequence) const { return files_->index.begin(sequence); }
 int64_t IndexedDataset::first_sequence(int64_t document) const {
-  return load<int64_t>(boundaries_ + 8 * document);
+  return files_->index.first_sequence(document);
 }
 
 int64_t IndexedDataset::document_of(int64_t token) const {
-  int64_t low = 0, high = documents_;  // the last document that begins at or before the token
+  int64_t low = 0, high = documents();  // the last document that begins at or before the token
   while (high - low > 1) {
     int64_t middle = low + (high - low) / 2;
     (document_begin(middle) <= token ? low : high) = middle;
@@ -230,42 +119,74 @@ int64_t IndexedDataset::document_of(int64_t token) const {
   return low;
 }
 
-std::span<const std::byte> IndexedDataset::bytes(int64_t begin, int64_t count) const {
-  base::check(begin >= 0 && count >= 0 && begin <= tokens_ - count, "{}: tokens {} to {} of {}",
-              prefix_, begin, begin + count, tokens_);
-  const int64_t width = base::size_of(dtype_);
-  return data_.bytes().subspan(begin * width, count * width);
+std::span<const std::byte> IndexedDataset::bytes(int64_t begin, int64_t count,
+                                                 std::vector<std::byte>& scratch) const {
+  base::check(begin >= 0 && count >= 0 && begin <= tokens() - count, "{}: tokens {} to {} of {}",
+              prefix_, begin, begin + count, tokens());
+  files_->index_watch.check();
+  const int64_t width = base::size_of(dtype());
+  return files_->data.bytes(begin * width, count * width, scratch);
 }
 
 void IndexedDataset::read(int64_t begin, int64_t count, int64_t* ids) const {
-  const std::byte* source = bytes(begin, count).data();
-  format::with_type(dtype_, [&]<class T>(T) {
-    // A map starts on a page and the offset is a multiple of the width: aligned.
+  thread_local std::vector<std::byte> scratch;
+  const std::byte* source = bytes(begin, count, scratch).data();
+  format::with_type(dtype(), [&]<class T>(T) {
+    // A map starts on a page, as memory does on a word, and the offset is a multiple of the width:
+    // aligned.
     const T* typed = reinterpret_cast<const T*>(source);
     std::copy(typed, typed + count, ids);
   });
 }
 
 uint64_t IndexedDataset::fingerprint() const {
-  constexpr size_t kBlock = 64 << 10, kBlocks = 64;
-  std::span<const std::byte> index = index_.bytes(), ids = data_.bytes();
+  constexpr int64_t kBlock = 64 << 10, kBlocks = 64;
+  const int64_t size = files_->data.size();
+  std::span<const std::byte> index = files_->index.file().bytes();
   uint64_t hash = base::hash_bytes(index.data(), index.size());
-  size_t stride = std::max(kBlock, ids.size() / kBlocks);
-  for (size_t at = 0; at < ids.size(); at += stride)
-    hash = base::hash_combine(hash,
-                              base::hash_bytes(ids.data() + at, std::min(kBlock, ids.size() - at)));
+  std::vector<std::byte> scratch;
+  const int64_t stride = std::max(kBlock, size / kBlocks);
+  for (int64_t at = 0; at < size; at += stride) {
+    auto block = files_->data.bytes(at, std::min(kBlock, size - at), scratch);
+    hash = base::hash_combine(hash, base::hash_bytes(block.data(), block.size()));
+  }
   return hash;
 }
 
 std::pair<int64_t, int64_t> IndexedDataset::id_range() const {
-  std::pair<int64_t, int64_t> range{0, -1};
-  if (tokens_ == 0) return range;
-  format::with_type(dtype_, [&]<class T>(T) {
-    const T* ids = reinterpret_cast<const T*>(data_.bytes().data());
-    auto [lowest, highest] = std::minmax_element(ids, ids + tokens_);
-    range = {static_cast<int64_t>(*lowest), static_cast<int64_t>(*highest)};
-  });
+  constexpr int64_t kStep = 1 << 20;
+  if (tokens() == 0) return {0, -1};
+  std::pair<int64_t, int64_t> range{std::numeric_limits<int64_t>::max(),
+                                    std::numeric_limits<int64_t>::min()};
+  std::vector<std::byte> scratch;
+  for (int64_t at = 0; at < tokens(); at += kStep) {
+    const int64_t count = std::min(kStep, tokens() - at);
+    const std::byte* source = bytes(at, count, scratch).data();
+    format::with_type(dtype(), [&]<class T>(T) {
+      const T* ids = reinterpret_cast<const T*>(source);
+      auto [lowest, highest] = std::minmax_element(ids, ids + count);
+      range.first = std::min(range.first, static_cast<int64_t>(*lowest));
+      range.second = std::max(range.second, static_cast<int64_t>(*highest));
+    });
+  }
   return range;
+}
+
+base::DType common_dtype(base::DType a, base::DType b) {
+  if (a == b) return a;
+  const auto holds = [](DType wide, DType narrow) {
+    bool fits = false;
+    format::with_type(wide, [&]<class W>(W) {
+      format::with_type(narrow, [&]<class N>(N) {
+        fits = std::in_range<W>(std::numeric_limits<N>::min()) &&
+               std::in_range<W>(std::numeric_limits<N>::max());
+      });
+    });
+    return fits;
+  };
+  for (DType wide : {DType::u16, DType::i16, DType::i32})
+    if (holds(wide, a) && holds(wide, b)) return wide;
+  return DType::i64;
 }
 
 base::DType token_dtype(int64_t vocab_size) {

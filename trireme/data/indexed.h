@@ -1,14 +1,10 @@
 #pragma once
 // Indexed datasets: token ids of many documents in two files, PREFIX.idx and PREFIX.bin, byte for
-// byte the `MMIDIDX` format (version 1) of Megatron-LM, so either side reads what the other wrote.
+// byte as Megatron-LM, LiBai and OSLO write them, so either side reads what the other wrote. Two
+// formats of the index (docs/data.md): `MMIDIDX`, and the older `TNTIDX` of OSLO's modes "lazy" and
+// "cached". The .bin file holds the ids back to back.
 //
-//   .idx  "MMIDIDX\0\0", u64 version, u8 dtype code, u64 sequences S, u64 document entries D,
-//         i32[S] lengths in tokens, i64[S] byte offsets in .bin, i64[D] document boundaries (in
-//         sequences)
-//   .bin  the ids, back to back
-//
-// A document is one or more sequences. All numbers are little-endian and the i64 arrays are not
-// aligned. Not here: tokenizing (preprocess.h) and samples (causal.h).
+// A document is one or more sequences. Not here: tokenizing (preprocess.h) and samples (causal.h).
 //
 //   IndexedWriter writer("out/data", DType::u16);
 //   writer.add_sequence(ids); writer.end_document(); writer.finish();
@@ -20,25 +16,38 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/dtype.h"
 #include "trireme/base/io.h"
 
 namespace trireme::data {
 
-/// A memory-mapped dataset. Opening checks the whole index against its own rules and the size of
-/// .bin; the ids themselves are not looked at. Immutable, so threads may share it.
+enum class IndexFormat { megatron, torchnet };
+
+/// How ids are read: `mmap` maps the file; `lazy` reads each piece from it, which takes no address
+/// space (blends of very many datasets, file systems that cannot map); `cached` holds all of them.
+enum class Access { mmap, lazy, cached };
+/// "mmap", "lazy", "cached"; ConfigError for another word.
+Access access_of(const std::string& name);
+/// The format in which OSLO writes a mode: mmap `MMIDIDX`, lazy and cached `TNTIDX`.
+IndexFormat format_of(Access access);
+std::string_view name_of(IndexFormat format);
+
+/// Opening checks the whole index against its own rules and the size of .bin; the ids themselves are
+/// not looked at. Immutable, so threads may share it; copies share the files.
 class IndexedDataset {
  public:
   /// `prefix` may carry the ending .idx or .bin. ConfigError when there is no such dataset;
   /// FormatError: file, byte, given, expected.
-  explicit IndexedDataset(const std::string& prefix);
+  explicit IndexedDataset(const std::string& prefix, Access access = Access::mmap);
 
   const std::string& prefix() const { return prefix_; }
-  base::DType dtype() const { return dtype_; }
-  int64_t sequences() const { return sequences_; }
-  int64_t documents() const { return documents_; }
-  int64_t tokens() const { return tokens_; }
+  IndexFormat format() const;
+  base::DType dtype() const;
+  int64_t sequences() const;
+  int64_t documents() const;
+  int64_t tokens() const;
 
   /// Tokens of sequence `sequence`.
   int64_t length(int64_t sequence) const;
@@ -52,8 +61,11 @@ class IndexedDataset {
   /// The document that holds token `token` of the concatenation.
   int64_t document_of(int64_t token) const;
 
-  /// The stored ids of tokens [begin, begin + count) of the concatenation, in place (no copy).
-  std::span<const std::byte> bytes(int64_t begin, int64_t count) const;
+  /// The stored ids of tokens [begin, begin + count) of the concatenation: in place, or, where the
+  /// file is not in memory, read into `scratch`. FormatError when a file has changed since it was
+  /// opened.
+  std::span<const std::byte> bytes(int64_t begin, int64_t count,
+                                   std::vector<std::byte>& scratch) const;
   /// The same ids, widened to 64 bits.
   void read(int64_t begin, int64_t count, int64_t* ids) const;
 
@@ -65,15 +77,9 @@ class IndexedDataset {
   std::pair<int64_t, int64_t> id_range() const;
 
  private:
-  void check_header() const;
-  void check_sizes() const;
-  void check_arrays() const;
-
+  struct Files;
   std::string prefix_;
-  base::MappedFile index_, data_;
-  base::DType dtype_ = base::DType::i32;
-  int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
-  const std::byte *lengths_ = nullptr, *pointers_ = nullptr, *boundaries_ = nullptr;
+  std::shared_ptr<const Files> files_;
 };
 
 /// Writes a dataset as a stream, in bounded memory: lengths and boundaries wait in a temporary
@@ -82,7 +88,8 @@ class IndexedDataset {
 class IndexedWriter {
  public:
   /// dtype: u8, i8, i16, i32, i64 or u16.
-  IndexedWriter(const std::string& prefix, base::DType dtype);
+  IndexedWriter(const std::string& prefix, base::DType dtype,
+                IndexFormat format = IndexFormat::megatron);
   ~IndexedWriter();
 
   /// Appends one sequence. ConfigError when an id does not fit the dtype.
@@ -105,6 +112,9 @@ class IndexedWriter {
 
 /// ConfigError when files of a dataset already stand under `prefix`; `remedy` ends the message.
 void refuse_existing(const std::string& prefix, std::string_view remedy);
+
+/// The smallest type that holds all ids of both.
+base::DType common_dtype(base::DType a, base::DType b);
 
 /// The type Megatron stores ids of a vocabulary in: u16 below 65500 entries, i32 from there.
 base::DType token_dtype(int64_t vocab_size);

@@ -1,6 +1,6 @@
 #pragma once
-// What the reader and the writer of indexed datasets share: the magic, the codes of the types of
-// ids, and unaligned loads. Internal to indexed*.cc; the format itself is described in indexed.h.
+// What the reader and the writer of indexed datasets share: the magics, the codes of the types of
+// ids, and unaligned loads. Internal to index*.cc; the formats are described in docs/data.md.
 
 #include <array>
 #include <bit>
@@ -16,8 +16,10 @@ namespace trireme::data::format {
 
 static_assert(std::endian::native == std::endian::little, "the format is read in place");
 
-inline constexpr std::string_view kMagic{"MMIDIDX\0\0", 9};
-inline constexpr int64_t kHeaderBytes = 34;
+inline constexpr std::string_view kMegatronMagic{"MMIDIDX\0\0", 9};
+inline constexpr int64_t kMegatronHeader = 34;
+inline constexpr std::string_view kTorchnetMagic{"TNTIDX\0\0", 8};
+inline constexpr int64_t kTorchnetHeader = 56;
 
 struct Code {
   uint8_t code;

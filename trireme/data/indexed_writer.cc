@@ -38,9 +38,10 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 struct IndexedWriter::Impl {
-  Impl(const std::string& p, DType d)
+  Impl(const std::string& p, DType d, IndexFormat f)
       : prefix(format::without_ending(p)),
         dtype(d),
+        index_format(f),
         code(format::code_of(d)),
         data(prefix + ".bin.tmp"),
         lengths(prefix + ".lengths.tmp"),
@@ -55,13 +56,12 @@ struct IndexedWriter::Impl {
   }
 
   void end_sequence(int64_t length) {
-    if (length > std::numeric_limits<int32_t>::max()) {
+    if (index_format == IndexFormat::megatron && length > std::numeric_limits<int32_t>::max()) {
       throw base::ConfigError(fmt::format(
           "{}: a sequence of {} tokens; the format ends at 2147483647: split the document", prefix,
           length));
     }
-    auto narrow = static_cast<int32_t>(length);
-    lengths.file.write(&narrow, sizeof narrow);
+    lengths.file.write(&length, sizeof length);
     ++sequences;
     tokens += length;
   }
@@ -92,31 +92,56 @@ struct IndexedWriter::Impl {
 
   void write_index(base::FileWriter& file) const {
     base::MappedFile stored_lengths(lengths.path), stored_boundaries(boundaries.path);
-    const uint64_t version = 1, counts[] = {static_cast<uint64_t>(sequences),
-                                            static_cast<uint64_t>(documents + 1)};
-    file.write(format::kMagic);
-    file.write(&version, sizeof version);
-    file.write(&code, sizeof code);
-    file.write(counts, sizeof counts);
-    file.write(stored_lengths.bytes().data(), stored_lengths.bytes().size());
-    int64_t offset = 0;
-    for (int64_t i = 0; i < sequences; ++i) {
-      file.write(&offset, sizeof offset);
-      offset += format::load<int32_t>(stored_lengths.bytes().data() + 4 * i) * base::size_of(dtype);
+    const auto length = [&](int64_t i) { return stored<int64_t>(stored_lengths, i); };
+    const auto put = [&](auto value) { file.write(&value, sizeof value); };
+    if (index_format == IndexFormat::megatron) {
+      file.write(format::kMegatronMagic);
+      put(uint64_t{1});
+      put(code);
+      put(sequences);
+      put(documents + 1);
+      for (int64_t i = 0; i < sequences; ++i) put(static_cast<int32_t>(length(i)));
+      put_offsets(file, length, base::size_of(dtype), sequences);
+    } else {
+      file.write(format::kTorchnetMagic);
+      put(uint64_t{1});
+      put(uint64_t{code});
+      put(base::size_of(dtype));
+      put(sequences);  // sequences, and their sizes: ids lie in one dimension
+      put(sequences);
+      put(documents + 1);
+      for (int64_t i = 0; i <= sequences; ++i) put(i);
+      put_offsets(file, length, 1, sequences + 1);
+      file.write(stored_lengths.bytes().data(), stored_lengths.bytes().size());
     }
     file.write(stored_boundaries.bytes().data(), stored_boundaries.bytes().size());
   }
 
+  template <class T>
+  static T stored(const base::MappedFile& file, int64_t i) {
+    return format::load<T>(file.bytes().data() + static_cast<int64_t>(sizeof(T)) * i);
+  }
+
+  /// `count` running sums of the lengths, times `unit`, from 0.
+  template <class Length>
+  static void put_offsets(base::FileWriter& file, Length&& length, int64_t unit, int64_t count) {
+    for (int64_t i = 0, offset = 0; i < count; ++i) {
+      file.write(&offset, sizeof offset);
+      if (i + 1 < count) offset += length(i) * unit;
+    }
+  }
+
   std::string prefix;
   DType dtype;
+  IndexFormat index_format;
   uint8_t code;
   int64_t sequences = 0, documents = 0, tokens = 0;
   Temporary data, lengths, boundaries;
   std::vector<char> scratch;
 };
 
-IndexedWriter::IndexedWriter(const std::string& prefix, DType dtype)
-    : impl_(std::make_unique<Impl>(prefix, dtype)) {}
+IndexedWriter::IndexedWriter(const std::string& prefix, DType dtype, IndexFormat format)
+    : impl_(std::make_unique<Impl>(prefix, dtype, format)) {}
 IndexedWriter::~IndexedWriter() = default;
 
 void IndexedWriter::add_sequence(std::span<const int64_t> ids) {
@@ -139,10 +164,11 @@ void IndexedWriter::append(const IndexedDataset& source, int64_t begin, int64_t 
   constexpr int64_t kStep = 1 << 20;
   const int64_t last = source.document_begin(end);
   std::vector<int64_t> ids;
+  std::vector<std::byte> scratch;
   for (int64_t at = source.document_begin(begin); at < last; at += kStep) {
     int64_t count = std::min(kStep, last - at);
     if (source.dtype() == impl_->dtype) {
-      auto bytes = source.bytes(at, count);
+      auto bytes = source.bytes(at, count, scratch);
       impl_->data.file.write(bytes.data(), bytes.size());
     } else {
       ids.resize(count);

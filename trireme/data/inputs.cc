@@ -79,6 +79,10 @@ std::vector<std::string> expand(const std::string& argument) {
 std::vector<std::string> expand_inputs(const std::vector<std::string>& arguments) {
   std::vector<std::string> files;
   for (const std::string& argument : arguments) {
+    if (argument == "-") {
+      files.push_back(argument);
+      continue;
+    }
     auto found = expand(argument);
     if (found.empty()) {
       throw base::ConfigError(fmt::format(
@@ -91,31 +95,82 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& arguments
   return files;
 }
 
+int64_t input_bytes(const std::string& path) {
+  return path == "-" ? 0 : static_cast<int64_t>(fs::file_size(path));
+}
+
 PieceCutter::PieceCutter(std::vector<std::string> files, InputFormat format, InputPosition start)
     : files_(std::move(files)), format_(format), position_(start) {}
 
 bool PieceCutter::is_json_lines(const std::string& path) const {
   if (format_ != InputFormat::automatic) return format_ == InputFormat::jsonl;
-  std::string ending = fs::path(path).extension().string();
-  return ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
+  std::string ending = fs::path(without_compression(path)).extension().string();
+  return path == "-" || ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
 }
 
 std::optional<Piece> PieceCutter::next() {
   if (position_.file == std::ssize(files_)) return std::nullopt;
-  if (!open_) open_ = std::make_shared<base::MappedFile>(files_[position_.file]);
-  const auto size = static_cast<int64_t>(open_->bytes().size());
-  Piece piece{open_, position_.byte, size, is_json_lines(open_->path())};
-  if (piece.json_lines && size - piece.begin > kPieceBytes) {
-    std::string_view rest = piece.text().substr(kPieceBytes);
-    size_t line_end = rest.find('\n');
-    if (line_end != rest.npos)
-      piece.end = piece.begin + kPieceBytes + static_cast<int64_t>(line_end) + 1;
+  const std::string path = files_[position_.file];
+  const bool json_lines = is_json_lines(path);
+  return is_stream(path) ? next_streamed(path, json_lines) : next_mapped(path, json_lines);
+}
+
+void PieceCutter::end_file() {
+  position_ = {position_.file + 1, 0};
+  map_.reset();
+  stream_.reset();
+  rest_.clear();
+}
+
+Piece PieceCutter::next_mapped(const std::string& path, bool json_lines) {
+  if (!map_) map_ = std::make_shared<base::MappedFile>(path);
+  const std::string_view all(reinterpret_cast<const char*>(map_->bytes().data()),
+                             map_->bytes().size());
+  Piece piece{path, map_, all.substr(position_.byte), json_lines};
+  if (json_lines && std::ssize(piece.text) > kPieceBytes) {
+    if (size_t line_end = piece.text.find('\n', kPieceBytes); line_end != piece.text.npos)
+      piece.text = piece.text.substr(0, line_end + 1);
   }
-  position_.byte = piece.end;
-  if (piece.end == size) {
-    position_ = {position_.file + 1, 0};
-    open_.reset();
+  position_.byte += std::ssize(piece.text);
+  if (position_.byte == std::ssize(all)) end_file();
+  return piece;
+}
+
+Piece PieceCutter::next_streamed(const std::string& path, bool json_lines) {
+  constexpr size_t kChunk = 256 << 10;
+  std::vector<char> chunk(kChunk);
+  bool more = true;
+  const auto fill = [&] {
+    const size_t n = stream_->read(chunk.data(), kChunk);
+    more = n > 0;
+    rest_.append(chunk.data(), n);
+  };
+  if (!stream_) {
+    stream_ = open_stream(path);
+    for (int64_t skip = position_.byte; skip > 0;) {  // what an earlier run had done
+      fill();
+      const int64_t done = std::min<int64_t>(skip, std::ssize(rest_));
+      rest_.erase(0, static_cast<size_t>(done));
+      skip -= done;
+      if (!more) throw base::FormatError(path, position_.byte, "the file ends before this place, where the run is to go on");
+    }
   }
+  // Cut behind the first line that ends past a piece's size; one byte more tells whether it was the
+  // last.
+  size_t end = std::string::npos;
+  while (more) {
+    if (json_lines && std::ssize(rest_) > kPieceBytes) {
+      end = rest_.find('\n', kPieceBytes);
+      if (end != rest_.npos && end + 1 < rest_.size()) break;
+    }
+    fill();
+  }
+  const size_t size = more ? end + 1 : rest_.size();
+  auto text = std::make_shared<const std::string>(rest_.substr(0, size));
+  Piece piece{path, text, *text, json_lines};
+  rest_.erase(0, size);
+  position_.byte += static_cast<int64_t>(size);
+  if (rest_.empty() && !more) end_file();
   return piece;
 }
 

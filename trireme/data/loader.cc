@@ -31,6 +31,7 @@ LoaderOptions checked(const LoaderOptions& o) {
 struct Loader::Impl {
   Impl(std::shared_ptr<const Dataset> d, const LoaderOptions& o)
       : dataset(std::move(d)),
+        fields(dataset->fields()),
         options(checked(o)),
         queue(static_cast<size_t>(o.prefetch)),
         thread([this] { run(); }) {}
@@ -70,20 +71,30 @@ struct Loader::Impl {
     const int64_t begin =
         (micro_batch * options.dp_size + options.dp_rank) * options.micro_batch_size;
     const int64_t rows = std::clamp(step_rows - begin, int64_t{0}, options.micro_batch_size);
-    const int64_t length = dataset->seq_length();
-    auto field = [&](const char* name) {
-      return Field{name, {rows, length}, std::vector<int64_t>(static_cast<size_t>(rows * length))};
-    };
-    Batch batch{{field("input_ids"), field("labels")}, {}};
+    Batch batch;
+    for (const FieldSpec& spec : fields) {
+      Field& field = batch.fields.emplace_back(
+          Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype});
+      field.shape.insert(field.shape.end(), spec.shape.begin(), spec.shape.end());
+      const auto numbers = static_cast<size_t>(rows * spec.size());
+      spec.dtype == base::DType::f32 ? field.reals.resize(numbers) : field.values.resize(numbers);
+    }
+    std::vector<Slot> row(fields.size());
     for (int64_t i = 0; i < rows; ++i) {
-      dataset->read(first + begin + i, batch.fields[0].values.data() + i * length,
-                    batch.fields[1].values.data() + i * length);
+      for (size_t f = 0; f < fields.size(); ++f) {
+        const int64_t at = i * fields[f].size();
+        Field& field = batch.fields[f];
+        row[f] = field.dtype == base::DType::f32 ? Slot{.reals = field.reals.data() + at}
+                                                 : Slot{.ids = field.values.data() + at};
+      }
+      dataset->read(first + begin + i, row);
       batch.samples.push_back(begin + i);
     }
     return batch;
   }
 
   std::shared_ptr<const Dataset> dataset;
+  std::vector<FieldSpec> fields;
   LoaderOptions options;
   base::BoundedQueue<std::vector<Batch>> queue;
   std::exception_ptr failure;  // written before the queue is closed, read after

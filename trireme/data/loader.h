@@ -6,28 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "trireme/data/batch.h"
-#include "trireme/data/identity.h"
+#include "trireme/data/dataset.h"
 
 namespace trireme::data {
-
-/// A map-style source of samples in a fixed order that may be repeated for epochs without end.
-class Dataset {
- public:
-  virtual ~Dataset() = default;
-  /// Samples of one epoch.
-  virtual int64_t size() const = 0;
-  virtual std::string description() const = 0;
-  /// Writes sample `index` (of the endless sequence: epochs follow one another) into `input_ids`
-  /// and `labels`, seq_length values each.
-  virtual void read(int64_t index, int64_t* input_ids, int64_t* labels) const = 0;
-  virtual int64_t seq_length() const = 0;
-  /// Tells this data from others; see identity.h.
-  virtual Identity identity() const = 0;
-};
 
 struct LoaderOptions {
   int64_t micro_batch_size = 1, micro_batches = 1;

@@ -16,21 +16,25 @@
 #include <string>
 #include <vector>
 
+#include "trireme/data/indexed.h"
 #include "trireme/data/inputs.h"
 #include "trireme/text/tokenizer.h"
 
 namespace trireme::data {
 
 struct PreprocessProgress {
-  int64_t bytes = 0, total_bytes = 0;  // of the input files
+  int64_t bytes = 0, total_bytes = 0;  // of the input files; the total leaves out compressed ones
   int64_t documents = 0, tokens = 0;
 };
 
 struct PreprocessOptions {
-  std::vector<std::string> inputs;  // files, folders, patterns
+  std::vector<std::string> inputs;  // files, folders, patterns, "-"
   std::string output;               // the prefix
   InputFormat format = InputFormat::automatic;
-  std::string key = "text";        // of JSON lines: holds the document
+  std::vector<std::string> keys = {"text"};  // of JSON lines: each makes a dataset, PREFIX_KEY
+  bool split_sentences = false;    // a document is a sequence a sentence (text/sentences.h)
+  bool dedupe = false;             // leave out documents whose text came before
+  IndexFormat index_format = IndexFormat::megatron;
   bool append_eod = false;         // the tokenizer's end of document after each document
   std::vector<double> split = {};  // of PREFIX_train, _valid and _test; empty: all in PREFIX
   bool skip_errors = false;        // leave a bad document out and count it; else stop
@@ -49,6 +53,7 @@ struct PreprocessSummary {
   int64_t documents = 0, tokens = 0;
   int64_t text_bytes = 0;           // of the documents written
   int64_t empty = 0, skipped = 0;   // documents left out: without a token, with an error
+  int64_t duplicates = 0;           // documents left out: their text came before
   std::vector<std::string> errors;  // the first of those, "file:line: what"
   int64_t resumed_bytes = 0;        // input that an earlier run had done
 };
@@ -59,8 +64,5 @@ struct PreprocessSummary {
 /// (file:line); IoError. On an error nothing new shows under the prefix, but for finished parts
 /// where the same command can go on after them.
 PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessOptions& options);
-
-/// Shares "95,5" as numbers; ConfigError unless it is one to three positive numbers.
-std::vector<double> parse_split(const std::string& text);
 
 }  // namespace trireme::data

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "trireme/base/error.h"
@@ -27,6 +28,7 @@ Json to_json(const PreprocessState& s) {
           {"text_bytes", s.text_bytes},
           {"empty", s.empty},
           {"skipped", s.skipped},
+          {"duplicates", s.duplicates},
           {"errors", s.errors}};
 }
 
@@ -39,13 +41,15 @@ PreprocessState from_json(const Json& j) {
           j.at("text_bytes"),
           j.at("empty"),
           j.at("skipped"),
+          j.at("duplicates"),
           j.at("errors").get<std::vector<std::string>>()};
 }
 
 }  // namespace
 
-PreprocessParts::PreprocessParts(const std::string& prefix, const Json& job, bool with_skipped)
-    : folder_(prefix + ".parts") {
+PreprocessParts::PreprocessParts(const std::string& prefix, int64_t keys, const Json& job,
+                                 bool with_skipped)
+    : folder_(prefix + ".parts"), keys_(keys) {
   base::make_folders(folder_, "creating");
   const std::string lock = folder_ + "/lock";
   lock_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -66,10 +70,10 @@ bool PreprocessParts::take_up(const Json& job, bool with_skipped) {
   if (!fs::exists(folder_ + "/job.json")) return false;
   try {
     if (base::read_json(folder_ + "/job.json") != job) return false;
-    for (; fs::exists(prefix_of(count_) + ".json"); ++count_) {
-      PreprocessState state = from_json(base::read_json(prefix_of(count_) + ".json"));
+    for (; fs::exists(record_of(count_)); ++count_) {
+      PreprocessState state = from_json(base::read_json(record_of(count_)));
       if (state.skipped > 0 && !with_skipped) break;
-      IndexedDataset part(prefix_of(count_));
+      for (int64_t key = 0; key < keys_; ++key) IndexedDataset part(prefix_of(count_, key));
       state_ = std::move(state);
     }
   } catch (const std::exception&) {
@@ -83,12 +87,33 @@ PreprocessParts::~PreprocessParts() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-std::string PreprocessParts::prefix_of(int64_t part) const {
-  return fmt::format("{}/{:05}", folder_, part);
+std::string PreprocessParts::prefix_of(int64_t part, int64_t key) const {
+  return fmt::format("{}/{:05}.{}", folder_, part, key);
 }
 
-void PreprocessParts::add(const PreprocessState& state) {
-  base::write_file_atomic(prefix_of(count_) + ".json", to_json(state).dump());
+std::string PreprocessParts::record_of(int64_t part) const {
+  return fmt::format("{}/{:05}.json", folder_, part);
+}
+
+std::vector<TextHash> PreprocessParts::hashes() const {
+  std::vector<TextHash> all;
+  for (int64_t part = 0; part < count_; ++part) {
+    const std::string path = fmt::format("{}/{:05}.hashes", folder_, part);
+    if (!fs::exists(path)) continue;
+    const std::string bytes = base::read_file(path);
+    const size_t count = bytes.size() / sizeof(TextHash);
+    all.resize(all.size() + count);
+    std::memcpy(all.data() + all.size() - count, bytes.data(), count * sizeof(TextHash));
+  }
+  return all;
+}
+
+void PreprocessParts::add(const PreprocessState& state, const std::vector<TextHash>& hashes) {
+  if (!hashes.empty()) {
+    base::write_file_atomic(fmt::format("{}/{:05}.hashes", folder_, count_),
+                            {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(TextHash)});
+  }
+  base::write_file_atomic(record_of(count_), to_json(state).dump());
   state_ = state;
   ++count_;
 }

@@ -48,13 +48,28 @@ std::string to_string(const StateSpec& spec) {
 
 uint64_t schema_hash(const StateSpec& spec) { return base::hash_text(to_string(spec)); }
 
+namespace {
+
+at::Tensor to_tensor(const data::Field& field) {
+  return field.dtype == base::DType::f32 ? at::tensor(field.reals, at::kFloat).reshape(field.shape)
+                                         : at::tensor(field.values, at::kLong).reshape(field.shape);
+}
+
+int64_t length_of(const at::Tensor& field) { return field.dim() == 2 ? field.size(1) : 0; }
+
+}  // namespace
+
 Batch to_tensors(const data::Batch& batch) {
   Batch out;
   out.rows = batch.rows();
   for (const data::Field& field : batch.fields) {
-    out.tensors.set(field.name, at::tensor(field.values, at::kLong).reshape(field.shape));
-    if (field.shape.size() > 1) out.seq = field.shape[1];
+    out.tensors.set(field.name, to_tensor(field));
+    if (field.shape.size() == 2 && out.seq == 0) out.seq = field.shape[1];
   }
+  const bool decodes = out.tensors.has("decoder_input_ids");
+  if (decodes) out.seq = length_of(out.tensors.at("decoder_input_ids"));
+  if (out.tensors.has("input_ids"))
+    (decodes ? out.source_seq : out.seq) = length_of(out.tensors.at("input_ids"));
   out.samples = at::tensor(batch.samples, at::kLong);
   return out;
 }

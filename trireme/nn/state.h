@@ -51,12 +51,15 @@ struct BatchShape {
 };
 
 struct Batch {
-  State tensors;       // "input_ids", "labels": [rows, seq], int64
+  State tensors;       // "input_ids", "labels": [rows, seq], int64; "pixel_values": float32
   at::Tensor samples;  // [rows] int64: index of each row in the global batch
   int64_t rows = 0, seq = 0, source_seq = 0;
   int64_t position = 0;  // of the first token, when earlier ones are in a cache
   BatchShape shape() const { return {rows, seq, source_seq}; }
 };
+/// int64 and float32 tensors by the fields' names. `seq` is the length of `decoder_input_ids` where
+/// there are such (`source_seq` is that of `input_ids` then), else of `input_ids`, else of the first
+/// field of two dimensions.
 Batch to_tensors(const data::Batch& batch);
 
 }  // namespace trireme::nn

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
-#include "trireme/data/causal.h"
+#include "trireme/data/dataset.h"
 #include "trireme/schedule/generators.h"
 
 namespace trireme::train {
@@ -67,12 +67,22 @@ Evaluation Evaluator::run() {
 std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
                                                const std::vector<config::DataSource>& sources, bool shuffle,
                                                int64_t vocab_size) {
+  base::Json common = config.data.dataset;
+  const std::string name = common.value("name", "tokens");
+  common.erase("name");
   std::vector<data::Source> opened;
-  for (const config::DataSource& source : sources) opened.push_back({source.path, source.weight, source.type, source.options});
-  return data::open_datasets(opened, {.seq_length = config.data.seq_length,
-                                      .seed = static_cast<uint64_t>(config.train.seed),
-                                      .shuffle = shuffle,
-                                      .vocab_size = vocab_size});
+  for (const config::DataSource& source : sources) {
+    base::Json options = source.type.value_or(name) == name ? common : base::Json::object();
+    options.update(source.options);
+    opened.push_back({source.path, source.weight, source.type.value_or(name), std::move(options)});
+  }
+  return data::open_datasets(opened,
+                             {.seq_length = config.data.seq_length,
+                              .seed = static_cast<uint64_t>(config.train.seed),
+                              .shuffle = shuffle,
+                              .vocab_size = vocab_size,
+                              .tokenizer = config.tokenizer.value_or("")},
+                             data::blend_rule_of(config.data.blend));
 }
 
 std::vector<nn::Batch> to_tensors(const std::vector<data::Batch>& micro_batches) {

@@ -1,0 +1,111 @@
+// Answers questions about the data system for the Python oracles: a JSON object a line on stdin, its
+// answer a line on stdout.
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "trireme/base/json.h"
+#include "trireme/data/blend.h"
+#include "trireme/data/legacy_random.h"
+#include "trireme/data/megatron_order.h"
+#include "trireme/data/sampler.h"
+#include "trireme/data/split.h"
+
+namespace trireme::data {
+namespace {
+
+using base::Json;
+using Ids = std::vector<int64_t>;
+
+Json numpy(const Json& q) {
+  NumpyRandom random(q.at("seed").get<uint32_t>());
+  Json results = Json::array();
+  for (const Json& call : q.at("calls")) {
+    const std::string name = call[0];
+    if (name == "random") results.push_back(random.random());
+    if (name == "randint") results.push_back(random.randint(call[1], call[2]));
+    if (name == "permutation") results.push_back(random.permutation(call[1]));
+    if (name == "choice") results.push_back(random.choice(call[1].get<std::vector<double>>()));
+  }
+  return results;
+}
+
+Json megatron(const Json& q) {
+  const auto order = megatron_order(q.at("lengths").get<std::vector<int32_t>>(),
+                                    q.at("documents").get<Ids>(),
+                                    {.seq_length = q.at("seq_length"),
+                                     .samples = q.at("samples"),
+                                     .seed = q.at("seed").get<uint32_t>()});
+  Json places = Json::array();
+  for (const auto& place : order.places) places.push_back({place.document, place.token});
+  return {{"documents", order.documents}, {"places", places}, {"order", order.order}};
+}
+
+/// Samples that are nothing but counted.
+class Counted : public Dataset {
+ public:
+  int64_t size() const override { return 1; }
+  std::string description() const override { return "counted"; }
+  std::vector<FieldSpec> fields() const override { return {}; }
+  void read(int64_t, Row) const override {}
+  Identity identity() const override { return {}; }
+};
+
+Json blend(const Json& q) {
+  const auto weights = q.at("weights").get<std::vector<double>>();
+  std::vector<std::shared_ptr<const Dataset>> datasets(weights.size(), std::make_shared<Counted>());
+  BlendDataset blend(datasets, weights, BlendRule::megatron);
+  Json places = Json::array();
+  for (int64_t i = 0; i < q.at("size").get<int64_t>(); ++i) {
+    const auto place = blend.place(i);
+    places.push_back({place.dataset, place.sample});
+  }
+  return places;
+}
+
+Json exhaustive(const Json& q) {
+  Json places = Json::array();
+  for (const auto& place : exhaustive_blend(q.at("sizes").get<Ids>()))
+    places.push_back({place.dataset, place.sample});
+  return places;
+}
+
+Json proxy(const Json& q) {
+  DistributedProxySampler sampler(q.at("indices").get<Ids>(),
+                                  {.num_replicas = q.at("replicas"),
+                                   .rank = q.at("rank"),
+                                   .shuffle = q.at("shuffle"),
+                                   .seed = q.at("seed").get<uint64_t>(),
+                                   .drop_last = q.at("drop_last")});
+  sampler.set_epoch(q.at("epoch"));
+  return sampler.indices();
+}
+
+const std::map<std::string, std::function<Json(const Json&)>> kAnswers{
+    {"numpy", numpy},
+    {"randperm",
+     [](const Json& q) { return torch_randperm(q.at("size"), q.at("seed").get<uint64_t>()); }},
+    {"megatron", megatron},
+    {"blend", blend},
+    {"exhaustive", exhaustive},
+    {"proxy", proxy},
+    {"split",
+     [](const Json& q) { return split_bounds(parse_split(q.at("split")), q.at("count")); }},
+};
+
+}  // namespace
+}  // namespace trireme::data
+
+int main() {
+  using namespace trireme;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    const base::Json question = base::parse_json(line, "stdin");
+    const base::Json answer = data::kAnswers.at(question.at("op"))(question);
+    fmt::print("{}\n", answer.dump());
+  }
+}
