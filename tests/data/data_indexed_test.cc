@@ -352,7 +352,7 @@ TEST_F(DamagedTorchnet, TruncatedAnywhereAndOtherProducers) {
   index_ = whole_.substr(0, 48) + whole_.substr(56, 8 * 11);
   EXPECT_THAT(error(), HasSubstr("fairseq"));
   for (size_t at = 0; at < whole_.size(); ++at) {
-    for (int flip : {1, 0x80, 0xFF}) {
+    for (int flip : {1, 0x80}) {
       index_ = whole_;
       index_[at] = static_cast<char>(index_[at] ^ flip);
       std::ofstream(folder_ / "d.idx", std::ios::binary) << index_;
