@@ -8,6 +8,7 @@
 #include "trireme/data/batch.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/models/family.h"
+#include "trireme/nn/attention.h"
 #include "trireme/nn/layers.h"
 #include "trireme/nn/loss.h"
 
@@ -101,7 +102,7 @@ class Embeddings : public nn::Layer {
 
   State forward(State, const Context& context) override {
     at::Tensor x = tokens_.embed(context.batch.tensors.at("input_ids"), context);
-    layout::Range held = nn::stream_range(builder_, context.batch.seq);
+    layout::Range held = nn::stream_range(builder_, context.seq);
     at::Tensor places = at::arange(held.begin, held.end, at::kLong) + context.batch.position;
     x = x + nn::embedding(places, positions_, 0, context);
     return {{"hidden", nn::dropout(x, config_.embd_pdrop, builder_.layer_index(), kEmbedding, held.begin, context)}};
@@ -156,20 +157,18 @@ class Block : public nn::Layer {
 
   at::Tensor attention(const at::Tensor& x, const Context& context) const {
     auto qkv = qkv_.forward(x, context).chunk(3, -1);  // each [batch, seq, local heads * head size]
-    int64_t heads = qkv[0].size(-1) / config_.head_size();
-    auto split_heads = [&](const at::Tensor& t) {
-      return t.view({t.size(0), t.size(1), heads, config_.head_size()}).transpose(1, 2);
-    };
-    at::Tensor out = nn::causal_attention(
-        split_heads(qkv[0]), split_heads(qkv[1]), split_heads(qkv[2]),
-        {.dropout = config_.attn_pdrop, .scale = scale_, .layer = builder_.layer_index(), .site = kAttentionWeights,
-         .first_head = heads * builder_.tp().rank()},
-        context);
-    return attention_out_.forward(out.transpose(1, 2).reshape({x.size(0), -1, heads * config_.head_size()}), context);
+    auto heads = [&](int part) { return nn::split_heads(qkv[part], config_.head_size()); };
+    const int64_t local_heads = qkv[0].size(-1) / config_.head_size();
+    at::Tensor out = nn::attention(heads(0), heads(1), heads(2),
+                                   {.scale = scale_, .causal = true, .dropout = config_.attn_pdrop,
+                                    .layer = builder_.layer_index(), .site = kAttentionWeights,
+                                    .first_head = local_heads * builder_.tp().rank()},
+                                   {}, context);
+    return attention_out_.forward(nn::merge_heads(out), context);
   }
 
   at::Tensor drop(const at::Tensor& x, Site site, const Context& context) const {
-    int64_t begin = nn::stream_range(builder_, context.batch.seq).begin;
+    int64_t begin = nn::stream_range(builder_, context.seq).begin;
     return nn::dropout(x, config_.resid_pdrop, builder_.layer_index(), site, begin, context);
   }
 

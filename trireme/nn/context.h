@@ -49,6 +49,14 @@ struct Context {
   WeightQueue* weight_queue = nullptr;  // null: weight gradients are made at once
   KvCache* cache = nullptr;
   bool recompute_attention = false;  // its weights are made again in the backward pass instead of kept
+  int64_t seq = batch.seq;  // positions of the residual stream at hand: of the source in an encoder
+
+  /// The same for a residual stream of `positions`.
+  Context over(int64_t positions) const {
+    Context other = *this;
+    other.seq = positions;
+    return other;
+  }
 };
 
 }  // namespace trireme::nn

@@ -48,7 +48,7 @@ Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& o
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
   if (style_ == Style::replicate) return linear(x, weight_, bias_, orientation_, context);
   if (style_ != Style::row) {
-    at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.batch.seq);
+    at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq);
     return linear(whole, weight_, bias_, orientation_, context);
   }
   // The bias belongs to the sum, not to each part of it.
@@ -63,6 +63,19 @@ LayerNorm::LayerNorm(const Builder& builder, int64_t features, double eps)
     : eps_(eps),
       weight_(builder.param("weight", {features}, layout::Init::ones(), builder.stream_param())),
       bias_(builder.param("bias", {features}, layout::Init::zeros(), builder.stream_param())) {}
+
+RmsNorm::RmsNorm(const Builder& builder, int64_t features, double eps, double offset)
+    : eps_(eps),
+      offset_(offset),
+      weight_(builder.param("weight", {features}, offset == 0 ? layout::Init::ones() : layout::Init::zeros(),
+                            builder.stream_param())) {}
+
+at::Tensor RmsNorm::forward(const at::Tensor& x, const Context& context) const {
+  const at::ScalarType type = x.scalar_type(), wide = at::isReducedFloatingType(type) ? at::kFloat : type;
+  at::Tensor rows = x.to(wide), scale = use(weight_, context).to(wide);
+  rows = rows * at::rsqrt(rows.square().mean(-1, true) + eps_);
+  return (rows * (offset_ == 0 ? scale : scale + offset_)).to(type);
+}
 
 VocabTable::VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init)
     : tp_(&builder.tp()), stream_(builder.stream()), split_(builder.rule().style == Style::vocab) {
@@ -80,7 +93,7 @@ at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context) cons
 }
 
 at::Tensor VocabTable::logits(const at::Tensor& x, const Context& context) const {
-  at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.batch.seq);
+  at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq);
   return linear(whole, weight_, nullptr, Orientation::out_in, context);
 }
 
@@ -116,6 +129,11 @@ struct Dropout : torch::autograd::Function<Dropout> {
 };
 
 }  // namespace
+
+at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
+                                 int64_t c) {
+  return Dropout::apply(x, p, key, samples, b, c);
+}
 
 at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin,
                    const Context& context) {
@@ -160,83 +178,6 @@ Activation find_activation(const std::string& name) {
   std::string known;
   for (const auto& [key, _] : kActivations) known += (known.empty() ? "" : ", ") + key;
   throw base::ConfigError(fmt::format("activation '{}' is not known; use one of: {}", name, known));
-}
-
-namespace {
-
-// A query sees the keys up to its own place; with a cache the queries are the last places.
-at::Tensor visible(int64_t queries, int64_t keys) {
-  at::Tensor key_index = at::arange(keys, at::kLong), query_index = at::arange(keys - queries, keys, at::kLong);
-  return key_index.unsqueeze(0).le(query_index.unsqueeze(1));
-}
-
-struct DroppedAttention {
-  double scale, p;
-  uint64_t key;
-  int64_t first_head, position;
-};
-
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& samples,
-                  const DroppedAttention& drops) {
-  // Scores of 16 bits would be off by more than the softmax can bear.
-  if (const at::ScalarType type = q.scalar_type(); at::isReducedFloatingType(type))
-    return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), samples, drops).to(type);
-  at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(drops.scale);
-  scores = scores.masked_fill(visible(q.size(2), k.size(2)).logical_not(), -std::numeric_limits<double>::infinity());
-  at::Tensor weights =
-      Dropout::apply(at::softmax(scores, -1), drops.p, drops.key, samples, drops.first_head, drops.position);
-  return at::matmul(weights, v);
-}
-
-/// Keeps q, k and v alone and attends once more in the backward pass.
-struct RecomputedAttention : torch::autograd::Function<RecomputedAttention> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, const at::Tensor& samples, const DroppedAttention& drops) {
-    ctx->save_for_backward({q, k, v, samples});
-    ctx->saved_data["scale"] = drops.scale;
-    ctx->saved_data["p"] = drops.p;
-    ctx->saved_data["place"] =
-        std::vector<int64_t>{static_cast<int64_t>(drops.key), drops.first_head, drops.position};
-    return attend(q, k, v, samples, drops);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    const auto saved = ctx->get_saved_variables();
-    const auto place = ctx->saved_data["place"].toIntVector();
-    const DroppedAttention drops{.scale = ctx->saved_data["scale"].toDouble(),
-                                 .p = ctx->saved_data["p"].toDouble(),
-                                 .key = static_cast<uint64_t>(place[0]),
-                                 .first_head = place[1],
-                                 .position = place[2]};
-    at::AutoGradMode records(true);
-    torch::autograd::variable_list leaves;
-    for (int i = 0; i < 3; ++i) leaves.push_back(saved[i].detach().requires_grad_(true));
-    auto made = torch::autograd::grad({attend(leaves[0], leaves[1], leaves[2], saved[3], drops)}, leaves, {grads[0]});
-    return {made[0], made[1], made[2], {}, {}};
-  }
-};
-
-}  // namespace
-
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& key, const at::Tensor& value,
-                            const AttentionOptions& options, const Context& context) {
-  at::Tensor k = key, v = value;
-  if (context.cache) std::tie(k, v) = context.cache->append(options.layer, key, value);
-  int64_t queries = q.size(2), keys = k.size(2);
-  bool drop = options.dropout > 0 && context.mode == Mode::train;
-  if (!drop) {
-    std::optional<at::Tensor> mask;
-    bool causal = queries > 1 && queries == keys;
-    if (queries > 1 && queries < keys) mask = visible(queries, keys);
-    return at::scaled_dot_product_attention(q, k, v, mask, 0.0, causal, options.scale);
-  }
-  const DroppedAttention drops{.scale = options.scale,
-                               .p = options.dropout,
-                               .key = context.random.key(options.layer, options.site),
-                               .first_head = options.first_head,
-                               .position = context.batch.position};
-  if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, context.batch.samples, drops);
-  return attend(q, k, v, context.batch.samples, drops);
 }
 
 }  // namespace trireme::nn

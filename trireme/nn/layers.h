@@ -50,6 +50,18 @@ class LayerNorm {
   Param* bias_;
 };
 
+/// Root-mean-square normalisation (Zhang and Sennrich, 2019) over the last dimension, in at least fp32: x / rms times
+/// (offset + weight). The weight is drawn so that the factor begins as one.
+class RmsNorm {
+ public:
+  RmsNorm(const Builder& builder, int64_t features, double eps, double offset = 0);
+  at::Tensor forward(const at::Tensor& x, const Context& context) const;
+
+ private:
+  double eps_, offset_;
+  Param* weight_;
+};
+
 /// A table of token vectors, split by rows where the policy says `vocab`; also the output projection where the
 /// model ties both.
 class VocabTable {
@@ -73,20 +85,14 @@ class VocabTable {
 /// the first position that x holds. `layer` and `site` name the place in the model.
 at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context);
 
+/// Dropout of x [sample, b, c, d] by coordinate, whatever the mode: `samples` are the rows' places in the global batch, b and
+/// c those of x's first element along its dimensions 1 and 2.
+at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
+                                 int64_t c);
+
 /// The activation named as Hugging Face names it: gelu, gelu_new, gelu_pytorch_tanh, relu, silu, tanh...; ConfigError
 /// with the known names otherwise.
 using Activation = at::Tensor (*)(const at::Tensor&);
 Activation find_activation(const std::string& name);
-
-struct AttentionOptions {
-  double dropout = 0;
-  double scale = 1;
-  int layer = 0, site = 0;
-  int64_t first_head = 0;  // global index of the first local head
-};
-/// Causal attention of q, k, v [batch, local heads, seq, head size]; uses and extends the Context's cache. Flash
-/// kernels where nothing is dropped; else masks by coordinate (sample, head, query, key).
-at::Tensor causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const AttentionOptions& options, const Context& context);
 
 }  // namespace trireme::nn

@@ -202,6 +202,19 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
   }
 };
 
+struct Use : torch::autograd::Function<Use> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, Param* param, WeightQueue* queue) {
+    ctx->saved_data["param"] = address(param);
+    ctx->saved_data["queue"] = address(queue);
+    return param->data.detach();
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto* param = pointer<Param>(ctx, "param");
+    contribute(pointer<WeightQueue>(ctx, "queue"), [param, g = grads[0].detach()] { add(param, g); });
+    return {{}, {}, {}};
+  }
+};
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, Param* weight, Param* bias, Orientation orientation,
@@ -220,6 +233,10 @@ at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const C
 at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double eps,
                       const Context& context) {
   return LayerNorm::apply(x, context.anchor, weight, bias, eps, context.weight_queue);
+}
+
+at::Tensor use(Param* param, const Context& context) {
+  return Use::apply(context.anchor, param, context.weight_queue);
 }
 
 }  // namespace trireme::nn

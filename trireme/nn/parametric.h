@@ -26,4 +26,8 @@ at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const C
 /// Layer normalisation over the last dimension (Ba et al., 2016).
 at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double eps, const Context& context);
 
+/// The parameter's local part as a tensor for any operation, whose gradient is made with that of the input. For small
+/// parameters; one contribution a call. In ZeRO 3 the graph keeps the tensor until its backward pass.
+at::Tensor use(Param* param, const Context& context);
+
 }  // namespace trireme::nn

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
 
@@ -55,21 +57,30 @@ at::Tensor to_tensor(const data::Field& field) {
                                          : at::tensor(field.values, at::kLong).reshape(field.shape);
 }
 
-int64_t length_of(const at::Tensor& field) { return field.dim() == 2 ? field.size(1) : 0; }
-
 }  // namespace
+
+BatchShape shape_of(const State& tensors) {
+  BatchShape shape{.seq = 1};
+  if (tensors.tensors().empty()) return shape;
+  shape.rows = tensors.tensors().front().second.size(0);
+  const auto is_matrix = [](const auto& entry) { return entry.second.dim() == 2; };
+  const auto matrix = std::ranges::find_if(tensors.tensors(), is_matrix);
+  if (matrix != tensors.tensors().end()) shape.seq = matrix->second.size(1);
+  if (tensors.has("input_ids")) shape.seq = tensors.at("input_ids").size(-1);
+  if (tensors.has("decoder_input_ids")) {
+    shape.source_seq = shape.seq;
+    shape.seq = tensors.at("decoder_input_ids").size(1);
+  }
+  return shape;
+}
 
 Batch to_tensors(const data::Batch& batch) {
   Batch out;
+  for (const data::Field& field : batch.fields) out.tensors.set(field.name, to_tensor(field));
+  const BatchShape shape = shape_of(out.tensors);
   out.rows = batch.rows();
-  for (const data::Field& field : batch.fields) {
-    out.tensors.set(field.name, to_tensor(field));
-    if (field.shape.size() == 2 && out.seq == 0) out.seq = field.shape[1];
-  }
-  const bool decodes = out.tensors.has("decoder_input_ids");
-  if (decodes) out.seq = length_of(out.tensors.at("decoder_input_ids"));
-  if (out.tensors.has("input_ids"))
-    (decodes ? out.source_seq : out.seq) = length_of(out.tensors.at("input_ids"));
+  out.seq = shape.seq;
+  out.source_seq = shape.source_seq;
   out.samples = at::tensor(batch.samples, at::kLong);
   return out;
 }

@@ -51,15 +51,15 @@ struct BatchShape {
 };
 
 struct Batch {
-  State tensors;       // "input_ids", "labels": [rows, seq], int64; "pixel_values": float32
+  State tensors;       // named as Hugging Face's arguments: "input_ids", "labels" [rows, seq], int64; "pixel_values"
   at::Tensor samples;  // [rows] int64: index of each row in the global batch
   int64_t rows = 0, seq = 0, source_seq = 0;
   int64_t position = 0;  // of the first token, when earlier ones are in a cache
   BatchShape shape() const { return {rows, seq, source_seq}; }
 };
-/// int64 and float32 tensors by the fields' names. `seq` is the length of `decoder_input_ids` where
-/// there are such (`source_seq` is that of `input_ids` then), else of `input_ids`, else of the first
-/// field of two dimensions.
+/// What the tensors measure, by Hugging Face's names: `seq` positions of decoder_input_ids, and then `source_seq` of
+/// input_ids; else `seq` of input_ids, or of the first matrix; else 1 (images, whose models know their number of patches).
+BatchShape shape_of(const State& tensors);
 Batch to_tensors(const data::Batch& batch);
 
 }  // namespace trireme::nn

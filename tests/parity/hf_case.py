@@ -1,0 +1,65 @@
+"""Writes one case of the parity with Hugging Face: a folder with a random model and transformers' own numbers.
+
+config.json, model.safetensors (every parameter, whatever ties it), expected.safetensors (`input.NAME` for each field of
+the batch, `output.NAME`, `loss`, `grad.NAME`, and `after.NAME` for parameters after STEPS steps of AdamW) and case.json
+(blocks of the chain, the type of numbers, the tensor-parallel sizes that its heads allow).
+"""
+import json
+import pathlib
+
+import torch
+from safetensors.torch import save_file
+
+STEPS, LR, EPS = 3, 1e-2, 1e-4
+
+
+def randomize(model):
+    """Distinct biases and norms, logits away from uniform."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+
+
+def uneven_labels(ids, causal):
+    """Labels with another count of ignored ones in each row; shifted here where the model predicts the next token."""
+    labels = ids.clone()
+    if causal:
+        labels = torch.roll(ids, -1, 1)
+        labels[:, -1] = -100
+    for row in range(len(ids)):
+        labels[row, : (row * 5) % ids.shape[1]] = -100
+    return labels
+
+
+def cross_entropy(logits, labels):
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
+
+
+def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), outputs=(), ignore=()):
+    """`run(model, inputs)` gives (loss, {output name: tensor}); the loss is a mean over counted items of all rows.
+
+    `inputs` maps a field of our batch to a tensor whose first dimension is the row. `ignore` lists patterns' prefixes of
+    parameters that the model has but does not use.
+    """
+    folder = pathlib.Path(root) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = next(model.parameters()).dtype
+    model.train(False)
+    model.config.save_pretrained(folder)
+    parameters = {k: v for k, v in model.named_parameters() if not k.startswith(tuple(ignore))}
+    save_file({k: v.detach().clone() for k, v in parameters.items()}, folder / "model.safetensors")
+    expected = {f"input.{k}": v.contiguous() for k, v in inputs.items()}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=LR, eps=EPS, weight_decay=0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss, outs = run(model, inputs)
+        loss.backward()
+        if step == 0:
+            expected |= {f"output.{k}": v.detach().clone().contiguous() for k, v in outs.items()}
+            expected |= {f"grad.{k}": v.grad.clone() for k, v in parameters.items()}
+            expected["loss"] = loss.detach().reshape(1)
+        optimizer.step()
+    expected |= {f"after.{k}": v.detach().clone() for k, v in parameters.items()}
+    save_file(expected, folder / "expected.safetensors")
+    case = {"blocks": blocks, "dtype": "fp64" if dtype == torch.float64 else "fp32", "tp": list(tp)}
+    (folder / "case.json").write_text(json.dumps(case))

@@ -1,0 +1,134 @@
+#include "trireme/nn/attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <limits>
+
+#include "trireme/nn/layers.h"
+
+namespace trireme::nn {
+namespace {
+
+/// Which keys each query sees, bool, broadcasting to [batch, heads, queries, keys]; none: all of them.
+at::Tensor visible(int64_t queries, int64_t keys, const AttentionOptions& options, const at::Tensor& keys_mask) {
+  at::Tensor seen;
+  if (options.causal && (queries > 1 || options.window > 0)) {
+    at::Tensor key = at::arange(keys, at::kLong).unsqueeze(0);
+    at::Tensor query = at::arange(keys - queries, keys, at::kLong).unsqueeze(1);
+    seen = key.le(query);
+    if (options.window > 0) seen = seen.logical_and(key.gt(query - options.window));
+  }
+  if (keys_mask.defined()) {
+    at::Tensor by_row = keys_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
+    seen = seen.defined() ? seen.logical_and(by_row) : by_row;
+  }
+  return seen;
+}
+
+/// All that the scores need beside q, k and v.
+struct Scoring : torch::CustomClassHolder {
+  AttentionOptions options;
+  at::Tensor seen, samples;
+  bool drops = false;
+  uint64_t key = 0;
+  int64_t position = 0;
+};
+
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& bias,
+                  const Scoring& scoring) {
+  // Scores of 16 bits would be off by more than the softmax can bear.
+  if (const at::ScalarType type = q.scalar_type(); at::isReducedFloatingType(type)) {
+    return attend(q.to(at::kFloat), k.to(at::kFloat), v.to(at::kFloat), bias, scoring).to(type);
+  }
+  const AttentionOptions& options = scoring.options;
+  at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(options.scale);
+  if (options.soft_cap > 0) scores = at::tanh(scores / options.soft_cap) * options.soft_cap;
+  if (bias.defined()) scores = scores + bias;
+  // Finite, so that a row without any key stays a number.
+  if (scoring.seen.defined()) {
+    scores = scores.masked_fill(scoring.seen.logical_not(), std::numeric_limits<float>::lowest());
+  }
+  at::Tensor weights = at::softmax(scores, -1);
+  if (scoring.drops) {
+    weights = dropout_by_coordinate(weights, options.dropout, scoring.key, scoring.samples, options.first_head,
+                                    scoring.position);
+  }
+  return at::matmul(weights, v);
+}
+
+/// Keeps what it is given alone and attends once more in the backward pass.
+struct RecomputedAttention : torch::autograd::Function<RecomputedAttention> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& bias,
+                            const c10::intrusive_ptr<Scoring>& scoring) {
+    ctx->save_for_backward({q, k, v, bias});
+    ctx->saved_data["scoring"] = c10::IValue::make_capsule(scoring);
+    return attend(q, k, v, bias, *scoring);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto scoring = c10::static_intrusive_pointer_cast<Scoring>(ctx->saved_data["scoring"].toCapsule());
+    at::AutoGradMode records(true);
+    torch::autograd::variable_list given = ctx->get_saved_variables(), wanted;
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (!given[i].defined() || !ctx->needs_input_grad(i)) continue;
+      given[i] = given[i].detach().requires_grad_(true);
+      wanted.push_back(given[i]);
+    }
+    auto made = torch::autograd::grad({attend(given[0], given[1], given[2], given[3], *scoring)}, wanted, {grads[0]});
+    torch::autograd::variable_list out(5);
+    for (size_t i = 0, next = 0; i < given.size(); ++i)
+      if (given[i].defined() && ctx->needs_input_grad(i)) out[i] = made[next++];
+    return out;
+  }
+};
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& key, const at::Tensor& value,
+                     const AttentionOptions& options, const AttentionMask& mask, const Context& context) {
+  at::Tensor k = key, v = value;
+  if (context.cache && options.causal) std::tie(k, v) = context.cache->append(options.layer, key, value);
+  if (const int64_t groups = q.size(1) / k.size(1); groups > 1) {
+    k = k.repeat_interleave(groups, 1);
+    v = v.repeat_interleave(groups, 1);
+  }
+  const int64_t queries = q.size(2), keys = k.size(2);
+  const bool drops = options.dropout > 0 && context.mode == Mode::train;
+  if (!drops && options.soft_cap == 0) {
+    // The kernel's own causal mask is the fast one.
+    const bool causal = options.causal && queries > 1 && queries == keys && options.window == 0 &&
+                        !mask.keys.defined() && !mask.bias.defined();
+    at::Tensor added;
+    if (!causal) added = visible(queries, keys, options, mask.keys);
+    if (mask.bias.defined()) {
+      at::Tensor bias = mask.bias.to(q.scalar_type());
+      added = added.defined() ? bias.masked_fill(added.logical_not(), std::numeric_limits<float>::lowest()) : bias;
+    }
+    std::optional<at::Tensor> given;
+    if (added.defined()) given = added;
+    return at::scaled_dot_product_attention(q, k, v, given, 0.0, causal, options.scale);
+  }
+  auto scoring = c10::make_intrusive<Scoring>();
+  scoring->options = options;
+  scoring->seen = visible(queries, keys, options, mask.keys);
+  scoring->samples = context.batch.samples;
+  scoring->drops = drops;
+  scoring->key = context.random.key(options.layer, options.site);
+  scoring->position = context.batch.position;
+  if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, mask.bias, scoring);
+  return attend(q, k, v, mask.bias, *scoring);
+}
+
+at::Tensor split_heads(const at::Tensor& x, int64_t head_size) {
+  return x.view({x.size(0), x.size(1), x.size(2) / head_size, head_size}).transpose(1, 2);
+}
+
+at::Tensor merge_heads(const at::Tensor& x) {
+  return x.transpose(1, 2).reshape({x.size(0), x.size(2), x.size(1) * x.size(3)});
+}
+
+}  // namespace trireme::nn
