@@ -111,3 +111,36 @@ def test_deepspeed(tiny, tmp_path):
     done = trireme("train", "--config", tiny, "--deepspeed", given, "--dry-run", code=2)
     assert "zero_optimization.offload_param" in done.stderr
     trireme("train", "--config", tiny, "--deepspeed", tmp_path / "none.json", "--dry-run", code=4)
+
+
+def test_norms_of_layers(tiny, tmp_path):
+    """Each layer's norms make up the norm of all, the same on any layout; off steps carry none."""
+    keys = ["train.train_iter=4", "train.telemetry.layer_norms=2", "train.dtype=fp64"]
+    train(tiny, tmp_path / "one", *keys)
+    train(tiny, tmp_path / "many", *keys, *layout(dp=2, tp=2, pp=2))
+    one, many = lines(tmp_path / "one"), lines(tmp_path / "many")
+    for alone, together in zip(one, many):
+        if "loss" not in alone:
+            continue
+        assert ("layers" in alone) == (alone["step"] % 2 == 0)
+        if "layers" not in alone:
+            continue
+        total = sum(layer["grad_norm"] ** 2 for layer in alone["layers"].values()) ** 0.5
+        assert abs(total / alone["grad_norm"] - 1) < 1e-9
+        assert list(alone["layers"]) == list(together["layers"]) and "embeddings" in alone["layers"]
+        for name, layer in alone["layers"].items():
+            for key, value in layer.items():
+                assert abs(together["layers"][name][key] - value) <= 1e-8 * value, (name, key)
+
+
+def test_optimizer_state_on_disk(tiny, tmp_path):
+    """The same losses and checkpoints; nothing is left in the folder; a folder that is not there is refused."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    train(tiny, tmp_path / "memory", "train.train_iter=4")
+    train(tiny, tmp_path / "disk", "train.train_iter=4", f"optim.offload={folder}")
+    assert losses(tmp_path / "memory") == losses(tmp_path / "disk")
+    trireme("ckpt", "diff", latest(tmp_path / "memory"), latest(tmp_path / "disk"))
+    assert not list(folder.iterdir())
+    refused = train(tiny, tmp_path / "none", f"optim.offload={tmp_path}/missing", code=4)
+    assert "missing" in refused.stderr

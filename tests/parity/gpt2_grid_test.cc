@@ -8,6 +8,7 @@
 #include <set>
 
 #include "tests/support/gpt2_cell.h"
+#include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 
 namespace trireme::test {
@@ -214,9 +215,24 @@ TEST(Gpt2Grid, RecomputedActivationsGiveTheSameBits) {
       EXPECT_EQ(run_cell(cell).digests, kept.digests) << cell.name();
     }
     cell.recompute_every = 0;
+    cell.recompute_blocks = 1;
+    EXPECT_EQ(run_cell(cell).digests, kept.digests) << "one block a stage";
+    cell.recompute_blocks.reset();
     cell.recompute_attention = true;
     EXPECT_EQ(run_cell(cell).digests, kept.digests) << "attention";
   }
+}
+
+TEST(Gpt2Grid, OptimizerStateOnDiskGivesTheSameBits) {
+  test::TemporaryFolder folder;
+  for (const char* optimizer : {"adamw", "muon", "adafactor"})
+    for (const char* dtype : {"fp32", "bf16"}) {
+      Cell cell{.dp = 2, .zero = 2, .dtype = dtype, .optimizer = optimizer};
+      const CellResult kept = run_cell(cell);
+      cell.offload = folder.path();
+      EXPECT_EQ(run_cell(cell).digests, kept.digests) << cell.name();
+    }
+  EXPECT_EQ(folder.entries(), 0);
 }
 
 TEST(Gpt2Grid, TheSameLayoutTwiceIsBitIdentical) {

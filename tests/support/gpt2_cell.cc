@@ -122,6 +122,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   options.weight_decay = 0.1;
   if (options.name == "sgd") options.momentum = 0.9;
   options.clip_grad_max_norm = 1.0;
+  options.offload = cell.offload;
   optim::freeze(run->model->store, options);
   train::make_parameters(*run, true, nullptr, cell.zero);
   nn::ParamStore& store = run->model->store;
@@ -135,7 +136,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
     auto count = run->model->def.loss_weight;
     run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch); };
   }
-  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every, .recompute_attention = cell.recompute_attention},
+  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every, .recompute_blocks = cell.recompute_blocks, .recompute_attention = cell.recompute_attention},
                               apart ? nullptr : &saboteur);
 
   RankResult result;

@@ -2,6 +2,7 @@
 // Cell: one point of GPT-2's parity grid. Each rank trains the same tiny model on the same data for a few steps,
 // whatever the layout, and hands over what it holds.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@ struct Cell {
   bool tied = true;
   int64_t global_batch = 8;
   int recompute_every = 0;
+  std::optional<int> recompute_blocks = {};
   bool recompute_attention = false;
+  std::optional<std::string> offload = {};  // folder of the optimizer's state
   int64_t steps = 3;
   double loss_scale = 1;
   std::vector<config::ParamGroup> groups = {};

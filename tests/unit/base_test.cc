@@ -125,5 +125,22 @@ TEST(Log, EachLineOfATableHasThePrefix) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "[rank 0] head\n[rank 0] row\n");
 }
 
+TEST(ScratchFile, IsZeroedMemoryThatLeavesNothing) {
+  const auto folder = std::filesystem::temp_directory_path() / "trireme-scratch-test";
+  std::filesystem::create_directory(folder);
+  {
+    ScratchFile scratch(folder, 10000);
+    ASSERT_EQ(scratch.bytes().size(), 10000u);
+    for (std::byte b : scratch.bytes()) ASSERT_EQ(b, std::byte{0});
+    scratch.bytes()[9999] = std::byte{7};
+    EXPECT_EQ(scratch.bytes()[9999], std::byte{7});
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
+  }
+  EXPECT_THROW(ScratchFile(folder, int64_t{1} << 60), IoError);  // no disk has that
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove(folder);
+  EXPECT_THROW(ScratchFile(folder, 10), IoError);
+}
+
 }  // namespace
 }  // namespace trireme::base

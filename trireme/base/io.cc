@@ -118,6 +118,21 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
+ScratchFile::ScratchFile(const std::string& folder, int64_t size) : size_(static_cast<size_t>(size)) {
+  std::string path = folder + "/trireme-scratch-XXXXXX";
+  Descriptor file{::mkostemp(path.data(), O_CLOEXEC)};
+  if (file.fd < 0) throw IoError(folder, errno, "creating a scratch file in the folder");
+  ::unlink(path.c_str());
+  // Space that runs out later would be a SIGBUS.
+  if (const int failed = ::posix_fallocate(file.fd, 0, size); failed != 0)
+    throw IoError(folder, failed, fmt::format("reserving {} bytes of a scratch file in the folder", size));
+  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+  if (address == MAP_FAILED) throw IoError(folder, errno, "mapping a scratch file of the folder");
+  data_ = static_cast<std::byte*>(address);
+}
+
+ScratchFile::~ScratchFile() { ::munmap(data_, size_); }
+
 FileWriter::FileWriter(const std::string& path) : path_(path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) throw IoError(path, errno, "creating");

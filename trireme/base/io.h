@@ -37,6 +37,21 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+/// Zeroed memory that lives in a file of `folder`, for what memory does not hold: the system writes its pages there as it
+/// needs room. The file has no name, so nothing is left of it whatever ends the process. Its space is taken at once.
+class ScratchFile {
+ public:
+  ScratchFile(const std::string& folder, int64_t size);
+  ~ScratchFile();
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
 /// Appends to a new file; `close` makes it durable. Destroyed unclosed, it removes the partial file.
 class FileWriter {
  public:

@@ -171,6 +171,7 @@ struct ActivationCheckpoint {
   bool enabled = false;
   std::string mode = "full";
   int every = 1;
+  std::optional<std::vector<int>> per_stage = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -179,6 +180,10 @@ struct ActivationCheckpoint {
       Field{.help = "full: whole layers; selective: attention, whose inputs alone are kept",
             .choices = {"full", "selective"}});
     v("every", self.every, Field{"full: recompute every k-th layer", 1});
+    v("per_stage", self.per_stage,
+      Field{"full: how many blocks each pipeline stage recomputes, its first ones, for example [4, 2]; null: as "
+            "`every` says",
+            0});
   }
   bool operator==(const ActivationCheckpoint&) const = default;
 };
@@ -280,6 +285,7 @@ struct Telemetry {
   bool csv = false;
   std::optional<int> prometheus_port = {};
   std::optional<double> peak_tflops = {};
+  std::optional<int64_t> layer_norms = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -292,6 +298,10 @@ struct Telemetry {
       Field{"what a rank could reach at most, in 10^12 operations a second, for the utilisation; "
             "null: measured with a matrix product at the start",
             1e-6, 1e6});
+    v("layer_norms", self.layer_norms,
+      Field{"steps between two reports of the 2-norms of each layer's gradients and parameters, in metrics.jsonl and "
+            "TensorBoard; null: none",
+            1});
   }
   bool operator==(const Telemetry&) const = default;
 };
@@ -466,6 +476,7 @@ struct Optim {
   std::optional<double> clip_grad_value = {};
   Json options = Json::object();
   Ema ema = {};
+  std::optional<std::string> offload = {};
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -500,6 +511,9 @@ struct Optim {
       Field{"largest magnitude of a gradient's element, before the norm is taken; null: any", 0});
     v("options", self.options, Field{"for a plugin's optimizer"});
     v("ema", self.ema, Field{"exponential moving average of the weights, for use after training"});
+    v("offload", self.offload,
+      Field{"folder on a fast local disk for the optimizer's state, masters and averages, in place of memory: for models "
+            "larger than it. Slower; the file is gone with the process; null: in memory"});
   }
   bool operator==(const Optim&) const = default;
 };

@@ -32,7 +32,7 @@ at::Tensor visible(int64_t queries, int64_t keys, const AttentionOptions& option
 struct Scoring : torch::CustomClassHolder {
   AttentionOptions options;
   at::Tensor seen, samples;
-  bool drops = false;
+  bool drops = false, biased = false;
   uint64_t key = 0;
   int64_t position = 0;
 };
@@ -46,7 +46,7 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const AttentionOptions& options = scoring.options;
   at::Tensor scores = at::matmul(q, k.transpose(-2, -1)).mul(options.scale);
   if (options.soft_cap > 0) scores = at::tanh(scores / options.soft_cap) * options.soft_cap;
-  if (bias.defined()) scores = scores + bias;
+  if (scoring.biased) scores = scores + bias;
   // Finite, so that a row without any key stays a number.
   if (scoring.seen.defined()) {
     scores = scores.masked_fill(scoring.seen.logical_not(), std::numeric_limits<float>::lowest());
@@ -73,15 +73,16 @@ struct RecomputedAttention : torch::autograd::Function<RecomputedAttention> {
     const auto scoring = c10::static_intrusive_pointer_cast<Scoring>(ctx->saved_data["scoring"].toCapsule());
     at::AutoGradMode records(true);
     torch::autograd::variable_list given = ctx->get_saved_variables(), wanted;
+    const auto wants = [&](size_t i) { return (i < 3 || scoring->biased) && ctx->needs_input_grad(i); };
     for (size_t i = 0; i < given.size(); ++i) {
-      if (!given[i].defined() || !ctx->needs_input_grad(i)) continue;
+      if (!wants(i)) continue;
       given[i] = given[i].detach().requires_grad_(true);
       wanted.push_back(given[i]);
     }
     auto made = torch::autograd::grad({attend(given[0], given[1], given[2], given[3], *scoring)}, wanted, {grads[0]});
     torch::autograd::variable_list out(5);
     for (size_t i = 0, next = 0; i < given.size(); ++i)
-      if (given[i].defined() && ctx->needs_input_grad(i)) out[i] = made[next++];
+      if (wants(i)) out[i] = made[next++];
     return out;
   }
 };
@@ -119,7 +120,9 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& key, const at::Tenso
   scoring->drops = drops;
   scoring->key = context.random.key(options.layer, options.site);
   scoring->position = context.batch.position;
-  if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, mask.bias, scoring);
+  scoring->biased = mask.bias.defined();
+  // A function takes no undefined tensor: q stands in for a bias that is not there.
+  if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, scoring->biased ? mask.bias : q, scoring);
   return attend(q, k, v, mask.bias, *scoring);
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/io.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/optim/groups.h"
 
@@ -76,17 +77,17 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
   BucketState& entry = buckets_.emplace_back();
   entry.bucket = &bucket;
   entry.range = sharded_ ? sync_.shard(bucket) : layout::Range{0, bucket.size};
-  entry.values = stepped(entry).to(nn::wide_type(bucket.params.front()->spec.dtype));
-  if (options_.ema.decay) entry.average = entry.values.clone();
+  const at::ScalarType wide = nn::wide_type(bucket.params.front()->spec.dtype);
+  entry.values = stepped(entry);
+  if (entry.values.scalar_type() != wide) entry.values = copy_of(entry.values, wide);
+  if (options_.ema.decay) entry.average = copy_of(entry.values, wide);
   for (size_t i = 0; i < bucket.params.size(); ++i) {
     const nn::Param* param = bucket.params[i];
     const layout::Range held = shifted(layout::intersect(place(bucket, i), entry.range), bucket.offsets[i]);
     entry.params.push_back({param, held, optimizer_->states(param->spec), {}});
     ParamState& own = entry.params.back();
     for (const State& kind : own.kinds)
-      own.tensors.push_back(
-          at::zeros({kind.shape ? layout::element_count(*kind.shape) : held.size()},
-                    at::TensorOptions(entry.values.scalar_type())));
+      own.tensors.push_back(zeros(kind.shape ? layout::element_count(*kind.shape) : held.size(), wide));
     const bool keeps_whole =
         std::ranges::any_of(own.kinds, [](const State& kind) { return kind.shape.has_value(); });
     // Segments end where shards do, with ZeRO 0 too: data ranks share the work of the norm, and its
@@ -119,6 +120,34 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
       entry.segments.push_back(std::move(segment));
     }
   }
+}
+
+at::Tensor ShardedOptimizer::zeros(int64_t count, at::ScalarType type) const {
+  if (!options_.offload || count == 0) return at::zeros({count}, at::TensorOptions(type));
+  auto file = std::make_shared<base::ScratchFile>(*options_.offload, count * at::elementSize(type));
+  void* memory = file->bytes().data();
+  return at::from_blob(memory, {count}, [file = std::move(file)](void*) {}, at::TensorOptions(type));
+}
+
+at::Tensor ShardedOptimizer::copy_of(const at::Tensor& values, at::ScalarType type) const {
+  return zeros(values.numel(), type).copy_(values);
+}
+
+std::vector<Squares> ShardedOptimizer::squares(
+    size_t sets, const std::function<size_t(const std::string& name)>& set_of) const {
+  std::vector<Squares> sums(sets);
+  for (const Segment& segment : counted_) {
+    Squares& sum = sums[set_of(segment.param->spec.name)];
+    const auto square = [&](const at::Tensor& values) {
+      const kernels::Piece piece{.grad = values.const_data_ptr(), .count = values.numel()};
+      return kernels::norm_term({&piece, 1}, values.scalar_type(), kernels::Norm::squares).value;
+    };
+    sum.gradients += square(segment.grad);
+    sum.parameters += square(segment.data);
+  }
+  static_assert(sizeof(Squares) == 2 * sizeof(double));
+  mesh_->world.all_reduce(sums.data(), static_cast<int64_t>(2 * sets), base::DType::f64).wait();
+  return sums;
 }
 
 StepReport ShardedOptimizer::step(double lr, const StepOptions& options) {
@@ -154,7 +183,7 @@ std::string ShardedOptimizer::first_not_finite() const {
 
 void ShardedOptimizer::start_averages() {
   if (!options_.ema.decay) return;
-  for (BucketState& entry : buckets_) entry.average = entry.values.clone();
+  for (BucketState& entry : buckets_) entry.average.copy_(entry.values);
 }
 
 std::vector<std::string> ShardedOptimizer::state_names() const {

@@ -32,6 +32,11 @@ struct StepReport {
   bool finite = true;      // all elements of all ranks
 };
 
+/// Sums of squares over a set of parameters that move.
+struct Squares {
+  double gradients = 0, parameters = 0;
+};
+
 class ShardedOptimizer {
  public:
   /// Collective over the world. `mesh` and `store` (materialized with gradients, its parameters
@@ -48,6 +53,10 @@ class ShardedOptimizer {
   /// The name of a parameter whose gradient is not finite, after a step that found one: the one that
   /// backward passes come to first. Collective over the world.
   std::string first_not_finite() const;
+
+  /// Of `sets` sets of parameters, to one of which each name belongs: their gradients as they were last synchronised, and
+  /// what they are now (masters where there are). Collective over the world.
+  std::vector<Squares> squares(size_t sets, const std::function<size_t(const std::string& name)>& set_of) const;
 
   /// Steps taken: the only state that is no tensor.
   int64_t steps_taken() const { return steps_; }
@@ -79,6 +88,9 @@ class ShardedOptimizer {
     std::vector<Segment> segments;
   };
   void add(nn::Bucket& bucket);
+  /// Zeroed memory for `count` elements of what steps need: in memory, or on the disk that optim.offload names.
+  at::Tensor zeros(int64_t count, at::ScalarType type) const;
+  at::Tensor copy_of(const at::Tensor& values, at::ScalarType type) const;
   /// The bucket's own elements that this rank steps.
   static at::Tensor stepped(const BucketState& entry);
   static bool has_masters(const BucketState& entry);

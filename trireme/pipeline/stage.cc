@@ -200,8 +200,17 @@ void Stage::after(int chunk, size_t index, Pass pass) {
 
 bool Stage::recomputes(int chunk, size_t index) const {
   const int layer = model_.layer_indices[chunk][index];
+  if (options_.recompute_blocks)
+    return model_.def.layers[layer].block && blocks_before(layer) < *options_.recompute_blocks;
   return options_.recompute_every > 0 && model_.def.layers[layer].block &&
          layer % options_.recompute_every == 0;
+}
+
+int Stage::blocks_before(int layer) const {
+  int blocks = 0;
+  for (const std::vector<int>& chunk : model_.layer_indices)
+    for (int other : chunk) blocks += other < layer && model_.def.layers[other].block;
+  return blocks;
 }
 
 }  // namespace trireme::pipeline

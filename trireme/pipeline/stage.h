@@ -8,6 +8,7 @@
 // to `weights`, where these gradients wait).
 
 #include <map>
+#include <optional>
 
 #include "trireme/dist/world.h"
 #include "trireme/nn/builder.h"
@@ -26,6 +27,8 @@ struct StageOptions {
   /// Every k-th block of the chain keeps its inputs only and runs forward again before its
   /// backward; 0: none.
   int recompute_every = 0;
+  /// Where given, so many blocks of this stage do that, its first ones, and no others.
+  std::optional<int> recompute_blocks = {};
   /// Attention keeps its inputs only; what lies between them and its output is made again.
   bool recompute_attention = false;
 };
@@ -80,6 +83,8 @@ class Stage {
   Slot& slot(int chunk, int micro_batch);
   nn::State run_layer(int chunk, size_t index, const nn::State& in, const nn::Context& context);
   bool recomputes(int chunk, size_t index) const;
+  /// How many blocks of this stage come before chain link `layer`.
+  int blocks_before(int layer) const;
   /// The kind of a layer's backward pass.
   Pass backward_pass(int chunk, size_t index, Keep keep) const;
   void before(int chunk, size_t index, Pass pass);

@@ -1,5 +1,7 @@
 #include "trireme/train/assembly.h"
 
+#include <fmt/ranges.h>
+
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
@@ -32,11 +34,28 @@ at::Tensor shared_zeros(const comm::Comm& comm, int64_t count, at::ScalarType ty
 
 }  // namespace
 
+namespace {
+
+void check_recompute(const config::RunConfig& config, int stages) {
+  const config::ActivationCheckpoint& recompute = config.train.activation_checkpoint;
+  if (!recompute.enabled || !recompute.per_stage) return;
+  const std::string given = fmt::format("train.activation_checkpoint.per_stage [{}]", fmt::join(*recompute.per_stage, ", "));
+  if (recompute.mode != "full" || recompute.every != 1)
+    throw base::ConfigError(given + ": goes with mode full and every 1; leave these out");
+  if (std::ssize(*recompute.per_stage) != stages)
+    throw base::ConfigError(fmt::format("{}: give a count for each pipeline stage, {} in all", given, stages));
+  if (config.train.dist.schedule == "auto")
+    throw base::ConfigError(given + ": train.dist.schedule auto measures layers that are treated alike; name a schedule");
+}
+
+}  // namespace
+
 Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro_batches) {
   const config::Dist& dist = config.train.dist;
   config::Degrees degrees = config::resolve_degrees(dist, ranks);
   Placement placement;
   placement.mesh = layout::Mesh({.pp = degrees.pp, .dp = degrees.dp, .tp = degrees.tp});
+  check_recompute(config, degrees.pp);
   if (dist.schedule_file) {
     placement.schedule = schedule::read(*dist.schedule_file, "train.dist.schedule_file");
     if (placement.schedule.micro_batches != micro_batches || placement.schedule.ranks != degrees.pp) {
@@ -78,10 +97,11 @@ std::vector<int> blocks_per_chunk(const config::RunConfig& config, int chunks) {
                                 : layout::distribute_layers(blocks, chunks);
 }
 
-pipeline::StageOptions stage_options(const config::RunConfig& config) {
+pipeline::StageOptions stage_options(const config::RunConfig& config, int stage) {
   const config::ActivationCheckpoint& recompute = config.train.activation_checkpoint;
   const bool full = recompute.mode == "full";
   if (!recompute.enabled) return {};
+  if (recompute.per_stage) return {.recompute_blocks = (*recompute.per_stage)[static_cast<size_t>(stage)]};
   return {.recompute_every = full ? recompute.every : 0, .recompute_attention = !full};
 }
 

@@ -26,8 +26,8 @@ struct Placement {
 Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro_batches);
 /// How the configuration shares the blocks out over so many chunks. ConfigError where that cannot be.
 std::vector<int> blocks_per_chunk(const config::RunConfig& config, int chunks);
-/// What the configuration asks of each stage.
-pipeline::StageOptions stage_options(const config::RunConfig& config);
+/// What the configuration asks of a pipeline stage.
+pipeline::StageOptions stage_options(const config::RunConfig& config, int stage);
 /// For evaluation and generation, where nothing flows backward.
 Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t micro_batches);
 

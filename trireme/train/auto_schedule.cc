@@ -113,7 +113,7 @@ Measured profile_layers(const Prepared& given, dist::World& world) {
   optim::GradSync sync(world, mesh, run->model->store, zero_stage);
   OverlappedSync exchange(sync, run->parameters.get());
   LayerClock clock(layers, exchange);
-  pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(probe), &clock);
+  pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(probe, mesh.coord.pp), &clock);
   std::vector<double> weights, work;  // of this stage: its weight gradients, all of each step
   for (int step = 0; step < kWarmUpSteps + kMeasuredSteps; ++step) {
     if (step == kWarmUpSteps) clock = LayerClock(layers, exchange);

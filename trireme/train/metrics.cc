@@ -139,9 +139,13 @@ std::string csv_until(const std::string& path, int64_t last_step) {
 }  // namespace
 
 std::string to_json_line(const StepMetrics& m) {
-  return fmt::format("{{{}}}", joined(m, ", ", [](const Number& entry) {
-                       return fmt::format("\"{}\": {}", entry.name, entry.text);
-                     }));
+  const std::string line = joined(
+      m, ", ", [](const Number& entry) { return fmt::format("\"{}\": {}", entry.name, entry.text); });
+  std::string layers;
+  for (const LayerNorms& layer : m.layers)
+    layers += fmt::format(R"({}"{}": {{"grad_norm": {}, "param_norm": {}}})", layers.empty() ? "" : ", ", layer.name,
+                          digits(layer.grad), digits(layer.param));
+  return layers.empty() ? fmt::format("{{{}}}", line) : fmt::format(R"({{{}, "layers": {{{}}}}})", line, layers);
 }
 
 std::string to_json_line(const EvalMetrics& m) {
@@ -196,6 +200,13 @@ void MetricsWriter::write(const StepMetrics& m) {
   std::vector<formats::Scalar> scalars;
   for (const Number& entry : numbers(m))
     if (entry.value && !entry.tag.empty()) scalars.push_back({entry.tag, *entry.value});
+  std::vector<std::string> tags;
+  for (const LayerNorms& layer : m.layers) {
+    tags.push_back("grad_norm/" + layer.name);
+    tags.push_back("param_norm/" + layer.name);
+  }
+  for (size_t i = 0; i < tags.size(); ++i)
+    scalars.push_back({tags[i], i % 2 == 0 ? m.layers[i / 2].grad : m.layers[i / 2].param});
   events_.scalars(m.step, scalars);
 }
 

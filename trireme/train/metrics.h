@@ -26,6 +26,12 @@ struct Phases {
   double checkpoint = 0;  // that the step before wrote
 };
 
+/// The 2-norms of a layer's gradients, before clipping, and of its parameters, after the step.
+struct LayerNorms {
+  std::string name;  // "h.0"
+  double grad = 0, param = 0;
+};
+
 /// A training step. Written in this order; absent values are null, a value that is no number is
 /// "nan" or "inf".
 struct StepMetrics {
@@ -41,6 +47,7 @@ struct StepMetrics {
   Phases phases = {};
   int slowest_rank = 0;       // the one that computed longest
   double slowest_excess = 0;  // by how much of the median rank's computing time it exceeds that
+  std::vector<LayerNorms> layers = {};  // of a step that reports them
 };
 
 /// An evaluation after a step.

@@ -72,7 +72,7 @@ RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh
   const auto shard = [&](int64_t bytes, int from_stage) {
     return zero_stage >= from_stage ? layout::split_range(bytes, ranks, coord.dp).size() : bytes;
   };
-  memory.optimizer = whole + shard(split, 1);
+  memory.optimizer = optim.offload ? 0 : whole + shard(split, 1);
   memory.gradients = shard(memory.gradients, 2);
   memory.parameters = shard(memory.parameters, 3);
   if (ranks == 1) return memory;

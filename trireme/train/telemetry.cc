@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
@@ -117,6 +119,21 @@ StepFigures Telemetry::share(const Phases& own, bool stop, bool saving) {
 
 double Telemetry::utilization(int64_t samples, double seconds) const {
   return sample_flops_ * static_cast<double>(samples) / (seconds * peak_flops_);
+}
+
+std::vector<LayerNorms> Telemetry::layer_norms(const optim::ShardedOptimizer& optimizer, int64_t step,
+                                               double loss_scale) const {
+  const std::optional<int64_t> period = run_.config.train.telemetry.layer_norms;
+  if (!period || step % *period != 0) return {};
+  std::map<std::string, size_t> layer_of;
+  const std::vector<layout::LayerDescription>& layers = run_.description.layers;
+  for (size_t i = 0; i < layers.size(); ++i)
+    for (const std::string& name : layers[i].parameters) layer_of.emplace(name, i);
+  const auto squares = optimizer.squares(layers.size(), [&](const std::string& name) { return layer_of.at(name); });
+  std::vector<LayerNorms> norms;
+  for (size_t i = 0; i < layers.size(); ++i)
+    norms.push_back({layers[i].name, std::sqrt(squares[i].gradients) / loss_scale, std::sqrt(squares[i].parameters)});
+  return norms;
 }
 
 base::Json Telemetry::own_report() const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "trireme/optim/sharded_optimizer.h"
 #include "trireme/train/metrics.h"
 #include "trireme/train/prepare.h"
 
@@ -31,6 +32,14 @@ class Stopwatch {
   const Clock::time_point start_ = Clock::now();
   Clock::time_point last_ = start_;
 };
+
+/// Seconds that `work` takes.
+template <class Work>
+double timed(const Work& work) {
+  Stopwatch watch;
+  work();
+  return watch.total();
+}
 
 /// A step as all ranks saw it.
 struct StepFigures {
@@ -59,6 +68,10 @@ class Telemetry {
   /// products and of attention that a step needs, three times those of the forward pass, whatever is
   /// recomputed, over what all ranks could have done in its time.
   double utilization(int64_t samples, double seconds) const;
+
+  /// The norms of each layer after `step`, where train.telemetry.layer_norms wants them; a tied parameter belongs to the
+  /// first layer that uses it. Collective over the world.
+  std::vector<LayerNorms> layer_norms(const optim::ShardedOptimizer& optimizer, int64_t step, double loss_scale) const;
 
   /// Writes FOLDER/telemetry.json on rank 0: seconds by phase, bytes sent by axis and kind, and peak
   /// memory beside the layout's prediction, for each rank. Returns a table for a person there.

@@ -47,7 +47,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   StepGuard guard(config.train);
   if (resumed) position = restore_run(*source, optimizer, guard);
   OverlappedSync overlap(optimizer.sync(), run->parameters.get());
-  pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(config), &overlap);
+  pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(config, mesh.coord.pp), &overlap);
   std::optional<Evaluator> evaluator;
   if (prepared.valid_data)
     evaluator.emplace(*run, prepared.valid_data, plan, config.train.evaluation.eval_samples, config.train.evaluation.metrics);
@@ -113,7 +113,8 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                            .tokens_per_second = static_cast<double>(samples * config.data.seq_length) / seconds,
                            .model_flops_utilization = telemetry.utilization(samples, seconds),
                            .memory = figures.memory, .phases = figures.phases, .slowest_rank = figures.slowest_rank,
-                           .slowest_excess = figures.slowest_excess};
+                           .slowest_excess = figures.slowest_excess,
+                           .layers = telemetry.layer_norms(optimizer, position.step, loss_scale.value_or(1))};
     reporter.step(line);
     hooks.call(&Hook::after_step, now(), line);
     if (!verdict.note.empty()) reporter.message(verdict.note);
@@ -124,22 +125,18 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     if (traced) reporter.message(write_trace(config.train.output_dir + "/trace", position.step, run->schedule, result, mesh));
     bool last = position.step == length.steps;
     summary.stopped = figures.stop && !last;
-    watch.lap();
-    checkpoints.advance(figures.saving);
-    checkpoint_seconds = watch.lap();
+    checkpoint_seconds += timed([&] { checkpoints.advance(figures.saving); });
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
       hooks.call(&Hook::before_evaluation, now());
-      watch.lap();
-      Evaluation found = evaluator->run();
+      Evaluation found;
+      const double spent = timed([&] { found = evaluator->run(); });
       const EvalMetrics evaluation{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens,
-                                   .seconds = watch.lap(), .values = found.values};
+                                   .seconds = spent, .values = found.values};
       reporter.evaluated(evaluation);
       hooks.call(&Hook::after_evaluation, now(), evaluation);
       checkpoints.evaluated(found.loss);
     }
-    watch.lap();
-    checkpoints.after_step(position, last || summary.stopped);
-    checkpoint_seconds += watch.lap();
+    checkpoint_seconds += timed([&] { checkpoints.after_step(position, last || summary.stopped); });
   }
   summary.checkpoint = checkpoints.newest();
   hooks.call(&Hook::after_train, now());
