@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.request
 
-from support import PROGRAM, apart, layout, lines, losses, train, trireme
+from support import PROGRAM, apart, latest, layout, lines, losses, train, trireme
 
 PHASES = ("data", "forward", "backward", "wait", "optimizer", "checkpoint")
 
