@@ -14,6 +14,7 @@
 #include "trireme/base/io.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
+#include "trireme/checkpoint/hub.h"
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/formats/weight_map.h"
@@ -34,12 +35,7 @@ std::string resolve(const std::string& path) {
     const std::string root = pointer.has_parent_path() ? pointer.parent_path().string() : ".";
     return *find_pointed(root, pointer.filename().string());
   }
-  if (!fs::is_directory(path)) {
-    throw ConfigError(fmt::format(
-        "{}: there is no such folder; expected a checkpoint, a run's folder or a Hugging "
-        "Face model folder",
-        path));
-  }
+  if (!fs::is_directory(path)) return cached_model(path);
   if (fs::exists(path + "/" + kManifestFile)) return path;
   for (const std::string& root : {path, path + "/checkpoints"}) {
     if (auto latest = find_latest(root)) return *latest;

@@ -1,0 +1,105 @@
+#include "trireme/train/pretrained.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "trireme/base/error.h"
+#include "trireme/checkpoint/convert.h"
+#include "trireme/checkpoint/folder.h"
+#include "trireme/checkpoint/save.h"
+#include "trireme/checkpoint/together.h"
+#include "trireme/models/registry.h"
+#include "trireme/nn/tensor_part.h"
+#include "trireme/optim/groups.h"
+#include "trireme/schedule/generators.h"
+
+namespace trireme::train {
+namespace {
+
+using layout::Axis;
+
+layout::Mesh mesh_of(const ParallelOptions& options, int ranks) {
+  const int model = options.tensor_parallel_size * options.pipeline_parallel_size;
+  if (options.tensor_parallel_size < 1 || options.pipeline_parallel_size < 1 || ranks % model != 0) {
+    throw base::ConfigError(
+        fmt::format("{} ranks cannot be shared out as tensor_parallel_size {} x pipeline_parallel_size {} x data ranks; "
+                    "start a multiple of {}",
+                    ranks, options.tensor_parallel_size, options.pipeline_parallel_size, std::max(1, model)));
+  }
+  return layout::Mesh({.pp = options.pipeline_parallel_size, .dp = ranks / model, .tp = options.tensor_parallel_size});
+}
+
+ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, const ParallelOptions& options,
+                      dist::World& world) {
+  for (const auto& [key, value] : options.config.items()) tree[key] = value;
+  const Placement placement{
+      .mesh = mesh_of(options, world.size()),
+      .schedule = schedule::generate(options.schedule, {.ranks = options.pipeline_parallel_size,
+                                                        .micro_batches = static_cast<int>(options.micro_batches)}),
+      .options = {.dtype = options.dtype, .sequence_parallel = options.sequence_parallel, .seed = options.seed}};
+  ParallelModel model{.assembly = assemble(tree, placement, 1, world), .config = models::resolve_model(tree)};
+  if (options.gradient_checkpointing) model.stage.recompute_every = 1;
+  config::Optim frozen;
+  for (const std::string& pattern : options.freeze) frozen.groups.push_back({.pattern = pattern, .freeze = true});
+  optim::check_groups(model.assembly->description.parameters, frozen);
+  optim::freeze(model.assembly->model->store, frozen);
+  model.mismatch =
+      make_parameters(*model.assembly, options.gradients, source, options.zero_stage, options.strict);
+  if (source) model.source = source->path();
+  return model;
+}
+
+}  // namespace
+
+ParallelModel from_pretrained(const std::string& name_or_folder, const ParallelOptions& options, dist::World& world) {
+  const layout::Mesh mesh = mesh_of(options, world.size());
+  const checkpoint::Checkpoint source(name_or_folder, [&](const base::Json& config) {
+    return describe(config, forward_placement(mesh, options.dtype, 1), 1);
+  });
+  return lay_out(source.model_config(), &source, options, world);
+}
+
+ParallelModel from_config(const base::Json& config, const ParallelOptions& options, dist::World& world) {
+  return lay_out(config, nullptr, options, world);
+}
+
+void save_pretrained(const ParallelModel& model, const std::string& folder, dist::World& world, SaveFormat format) {
+  const Assembly& own = *model.assembly;
+  const std::string whole = folder + ".partial";
+  const comm::Comm& ranks = own.mesh.world;
+  checkpoint::together(ranks, [&] {
+    if (std::filesystem::exists(folder))
+      throw base::ConfigError(folder + ": is there already; give a new folder, or remove it");
+    if (world.rank() == 0) {
+      std::filesystem::remove_all(whole);
+      base::make_folders(whole);
+    }
+    return std::string();
+  });
+  const checkpoint::SaveRequest request{.root = {},
+                                        .manifest = {.model_config = model.config},
+                                        .parameters = nn::parts_of(own.model->store, own.mesh.coord),
+                                        .optimizer = {},
+                                        .tokenizer = model.source};
+  checkpoint::Manifest manifest = request.manifest;
+  checkpoint::save_merged(request, ranks, whole, false, manifest);
+  checkpoint::together(ranks, [&] {
+    if (world.rank() != 0) return std::string();
+    checkpoint::write_model_files(whole, model.config, model.source);
+    if (format == SaveFormat::safetensors) {
+      checkpoint::commit_folder(whole, folder);
+      return std::string();
+    }
+    const checkpoint::Checkpoint merged(whole);
+    const layout::Mesh& mesh = own.mesh.mesh;
+    if (format == SaveFormat::bin)
+      checkpoint::convert_to_hf(merged, folder, {.pickled = true});
+    else
+      checkpoint::convert_to_oslo(merged, folder, own.description, mesh.size(Axis::tp), mesh.size(Axis::pp), {});
+    std::filesystem::remove_all(whole);
+    return std::string();
+  });
+}
+
+}  // namespace trireme::train
