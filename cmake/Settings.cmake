@@ -34,6 +34,13 @@ if(TRIREME_SANITIZE)
   add_link_options(-fsanitize=${TRIREME_SANITIZE})
 endif()
 
+if(TRIREME_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "TRIREME_FUZZ needs Clang (libFuzzer); this is ${CMAKE_CXX_COMPILER_ID}. The same targets run in damage_tests with any compiler")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 # Warnings are errors for our own code only (dependencies are system includes), and only with the
 # compilers they are checked with: a newer one's new warnings must not keep a user from building.
 add_library(trireme_warnings INTERFACE)

@@ -14,7 +14,7 @@ readonly kTorch="torch==2.13.0"
 readonly kPackages=(
   g++ make cmake ninja-build ccache lld git ca-certificates python3 python3-venv
   libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libsimdjson-dev libxxhash-dev libhwy-dev
-  zlib1g-dev libzstd-dev libpcre2-dev libcli11-dev libgtest-dev libgmock-dev
+  zlib1g-dev libzstd-dev libpng-dev libjpeg-dev libpcre2-dev libcli11-dev libgtest-dev libgmock-dev
 )
 
 # What `make test` uses besides: mpirun, and network namespaces.

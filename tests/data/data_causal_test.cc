@@ -325,6 +325,24 @@ TEST(Blend, TakesMoreThan255Sources) {
   }
 }
 
+TEST(Blend, SaysThatWeightsWereNormalized) {
+  const std::vector<std::shared_ptr<const Dataset>> two{std::make_shared<Numbers>(2, 0), std::make_shared<Numbers>(2, 9)};
+  EXPECT_THAT(BlendDataset(two, {3, 1}).description(), HasSubstr("(the weights add up to 4; these are their shares)\n  0.7500"));
+  EXPECT_THAT(BlendDataset(two, {0.75, 0.25}).description(), ::testing::Not(HasSubstr("add up")));
+}
+
+TEST(Blend, NestsInAConfiguration) {
+  TemporaryFolder folder;
+  counting(folder, {50});
+  const base::Json inner = {{"sources", {{{"path", folder / "d"}, {"weight", 1}}, {{"path", folder / "d"}, {"weight", 3}}}}};
+  auto blend = open_datasets({{.path = "", .weight = 1, .type = "blend", .options = inner}, {.path = folder / "d", .weight = 1}}, {.seq_length = 4});
+  EXPECT_EQ(blend->size(), 36);
+  EXPECT_THAT(message_of<ConfigError>([&] { open_datasets({{.path = "", .type = "blend", .options = {{"source", 1}}}}, {.seq_length = 4}); }),
+              HasSubstr("unknown option 'source'"));
+  EXPECT_THAT(message_of<ConfigError>([&] { open_datasets({{.path = "", .type = "blend"}}, {.seq_length = 4}); }),
+              HasSubstr("expected sources"));
+}
+
 TEST(Blend, NestsAndEachSourceCountsItsOwnEpochs) {
   auto inner = std::make_shared<BlendDataset>(
       std::vector<std::shared_ptr<const Dataset>>{std::make_shared<Numbers>(2, 0), std::make_shared<Numbers>(2, 100)},

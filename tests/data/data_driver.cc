@@ -10,6 +10,8 @@
 
 #include "trireme/base/json.h"
 #include "trireme/data/blend.h"
+#include "trireme/data/image.h"
+#include "trireme/data/image_files.h"
 #include "trireme/data/legacy_random.h"
 #include "trireme/data/megatron_order.h"
 #include "trireme/data/sampler.h"
@@ -85,7 +87,27 @@ Json proxy(const Json& q) {
   return sampler.indices();
 }
 
+/// Reads an image file and does to it what `do` lists.
+Json image(const Json& q) {
+  Image image = read_image(q.at("path"));
+  for (const Json& step : q.at("do")) {
+    const std::string name = step[0];
+    if (name == "resize") image = resize(image, step[1], step[2], interpolation_of(step[3]));
+    if (name == "part") image = resize(image, step[1], step[2], interpolation_of(step[3]), {step[4][0], step[4][1], step[4][2], step[4][3]});
+    if (name == "crop") image = crop(image, step[1], step[2], step[3], step[4]);
+    if (name == "flip") image = step[1] == "horizontal" ? flip_horizontally(image) : flip_vertically(image);
+    if (name == "channels") image = with_channels(image, step[1]);
+    if (name == "brightness") image = adjust_brightness(image, step[1]);
+    if (name == "contrast") image = adjust_contrast(image, step[1]);
+    if (name == "saturation") image = adjust_saturation(image, step[1]);
+    if (name == "solarize") image = solarize(image, step[1]);
+    if (name == "blur") image = blur(image, step[1]);
+  }
+  return {{"shape", {image.height, image.width, image.channels}}, {"pixels", image.pixels}};
+}
+
 const std::map<std::string, std::function<Json(const Json&)>> kAnswers{
+    {"image", image},
     {"numpy", numpy},
     {"randperm",
      [](const Json& q) { return torch_randperm(q.at("size"), q.at("seed").get<uint64_t>()); }},

@@ -175,6 +175,20 @@ TEST(Loader, RethrowsTheReadersErrorInItsPlace) {
   }
 }
 
+TEST(Loader, WorkersChangeNothing) {
+  auto dataset = std::make_shared<Tens>();
+  for (int workers : {1, 2, 5}) {
+    Loader loader(dataset, {.micro_batch_size = 7, .workers = workers});
+    for (int64_t step = 0; step < 3; ++step) {
+      Ids expected;
+      for (int64_t i = 0; i < 7; ++i) expected.push_back(7 * step + i);
+      EXPECT_EQ(samples_of(loader.next()[0]), expected);
+    }
+  }
+  Loader failing(std::make_shared<Tens>(5), {.micro_batch_size = 7, .workers = 3});
+  EXPECT_EQ(message_of<base::FormatError>([&] { failing.next(); }), "sample 5 is damaged");
+}
+
 TEST(Loader, ReadsAheadButNotWithoutBound) {
   auto dataset = std::make_shared<Tens>();
   {
@@ -185,6 +199,30 @@ TEST(Loader, ReadsAheadButNotWithoutBound) {
     ::usleep(20000);
     EXPECT_LE(dataset->reads(), 10);  // one step taken, three waiting, one in hand
   }                                   // and ends although nobody took the rest
+}
+
+TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
+  auto dataset = std::make_shared<Tens>();
+  const auto steps = [&](LastBatch last) {
+    std::vector<std::vector<Ids>> all;
+    for (int rank = 0; rank < 2; ++rank) {
+      Loader loader(dataset, {.micro_batch_size = 2, .micro_batches = 1, .dp_rank = rank, .dp_size = 2, .end_sample = 6, .last = last});
+      auto& mine = all.emplace_back();
+      for (int step = 0; step < 3; ++step) {
+        const Batch batch = loader.next()[0];
+        Ids& ids = mine.emplace_back();
+        for (int64_t i = 0; i < batch.rows(); ++i) {
+          ids.push_back(batch.fields[0].values[2 * i] / 10);
+          if (batch.fields[1].values[2 * i] == kIgnoreLabel) ids.back() += 1000;
+        }
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(steps(LastBatch::shorter), (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {}, {}}}));
+  EXPECT_EQ(steps(LastBatch::drop), (std::vector<std::vector<Ids>>{{{0, 1}, {}, {}}, {{2, 3}, {}, {}}}));
+  // LiBai fills a short rank up with sample 0 and counts it; here what is filled up counts nothing.
+  EXPECT_EQ(steps(LastBatch::pad), (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {1000, 1001}, {}}}));
 }
 
 /// A matrix of floats and one label a sample.

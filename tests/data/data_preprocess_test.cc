@@ -34,8 +34,12 @@ class Bytes : public text::Tokenizer {
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
+  std::vector<int32_t> sample(std::string_view text, uint64_t) const override { return encode(text, false); }
   std::vector<text::Token> encode_with_offsets(std::string_view, bool) const override { return {}; }
   text::Encoding encoding(std::string_view, std::optional<std::string_view>, bool) const override {
+    return {};
+  }
+  text::Encoding encoding(std::string_view, std::optional<std::string_view>, const text::Truncation&) const override {
     return {};
   }
   std::vector<text::Encoding> encodings(std::span<const std::string_view>, bool,

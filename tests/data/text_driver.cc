@@ -3,6 +3,7 @@
 //
 //   text_driver encode TOKENIZER
 //   text_driver encodings TOKENIZER [pairs]          all fields; `pairs`: two texts an answer
+//   text_driver ids|sample|sample_decoded TOKENIZER  ids alone; with dropout, the key is the text's number
 //   text_driver stream TOKENIZER                     what comes out after each id, one text each
 //   text_driver save TOKENIZER OUT
 //   text_driver train_wordpiece OUT VOCAB_SIZE THREADS FILE...   the same for train_unigram
@@ -104,6 +105,14 @@ int run(int argc, char** argv) {
   if (what == "encode" && argc == 3) {
     auto tokenizer = Tokenizer::load(argv[2]);
     while (auto text = next_text()) std::printf("%s\n", answer(*tokenizer, *text).dump().c_str());
+    return 0;
+  }
+  if (what == "ids" || what == "sample" || what == "sample_decoded") {
+    auto tokenizer = Tokenizer::load(argv[2]);
+    for (uint64_t key = 0; auto text = next_text(); ++key) {
+      const auto ids = what == "ids" ? tokenizer->encode(*text) : tokenizer->sample(*text, key);
+      print(what == "sample_decoded" ? Json(tokenizer->decode(ids)) : Json(ids));
+    }
     return 0;
   }
   if (what == "encodings") {

@@ -366,7 +366,7 @@ TEST_F(TextTest, DamagedTokenizerJsonIsNamed) {
            {"\"truncation\": null", "\"truncation\": {\"max_length\": 4, \"stride\": 4}",
             "stride 4"},
            {"\"padding\": null", "\"padding\": {}", "padding: \"strategy\" is missing"},
-           {"\"dropout\": null", "\"dropout\": 0.1", "model.dropout: dropout 0.1"},
+           {"\"dropout\": null", "\"dropout\": 1.5", "model.dropout: dropout 1.5"},
            {"\"version\": \"1.0\"", "\"version\": \"2.0\"", "2.0"},
            {"\"normalizer\": null",
             "\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAE=\"}",

@@ -47,7 +47,7 @@ struct Data {
   Json dataset = Json::object({{"name", "tokens"}});
   std::string blend = "exact";
   int64_t seq_length = 1024;
-  int prefetch = 2;
+  int prefetch = 2, workers = 1;
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -60,6 +60,8 @@ struct Data {
             .choices = {"exact", "megatron"}});
     v("seq_length", self.seq_length, Field{"tokens of a sample", 1});
     v("prefetch", self.prefetch, Field{"steps that the loader reads ahead", 0, 1024});
+    v("workers", self.workers,
+      Field{"threads of a rank that make samples, for images and tokenizing; no sample depends on it", 1, 1024});
   }
   bool operator==(const Data&) const = default;
 };

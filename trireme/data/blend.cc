@@ -91,6 +91,7 @@ BlendDataset::BlendDataset(std::vector<std::shared_ptr<const Dataset>> datasets,
                                           describe(datasets_[i]->fields()), describe(fields())));
     }
   }
+  given_sum_ = std::accumulate(weights_.begin(), weights_.end(), 0.0);
   weights_ = normalized_weights(weights_);
 }
 
@@ -101,6 +102,8 @@ int64_t BlendDataset::size() const {
 
 std::string BlendDataset::description() const {
   std::string text = fmt::format("a blend of {} datasets", datasets_.size());
+  if (std::abs(given_sum_ - 1) > 1e-6)
+    text += fmt::format(" (the weights add up to {:g}; these are their shares)", given_sum_);
   for (size_t i = 0; i < datasets_.size(); ++i) {
     text += fmt::format("\n  {:.4f}  {}", weights_[i], datasets_[i]->description());
   }

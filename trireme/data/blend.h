@@ -47,6 +47,7 @@ class BlendDataset : public Dataset {
 
   std::vector<std::shared_ptr<const Dataset>> datasets_;
   std::vector<double> weights_;
+  double given_sum_ = 1;
   BlendRule rule_;
   mutable std::mutex mutex_;  // guards the two below
   mutable std::vector<int64_t> used_;

@@ -2,8 +2,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
+#include "trireme/base/threads.h"
 #include "trireme/data/blend.h"
 #include "trireme/data/causal.h"
+#include "trireme/data/dataset_kinds.h"
 
 namespace trireme::data {
 
@@ -11,8 +13,75 @@ std::vector<FieldSpec> causal_fields(int64_t seq_length) {
   return {{"input_ids", {seq_length}}, {"labels", {seq_length}}};
 }
 
+Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
+                 std::vector<int64_t> places, int workers) {
+  const auto rows = std::ssize(indices);
+  const std::vector<FieldSpec> specs = dataset.fields();
+  Batch batch{{}, std::move(places)};
+  for (const FieldSpec& spec : specs) {
+    Field& field = batch.fields.emplace_back(
+        Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype});
+    field.shape.insert(field.shape.end(), spec.shape.begin(), spec.shape.end());
+    const auto numbers = static_cast<size_t>(rows * spec.size());
+    spec.dtype == base::DType::f32 ? field.reals.resize(numbers) : field.values.resize(numbers);
+  }
+  base::parallel_for(rows, workers, [&](int64_t i) {
+    std::vector<Slot> row(specs.size());
+    for (size_t f = 0; f < specs.size(); ++f) {
+      const int64_t at = i * specs[f].size();
+      Field& field = batch.fields[f];
+      row[f] = field.dtype == base::DType::f32 ? Slot{.reals = field.reals.data() + at}
+                                               : Slot{.ids = field.values.data() + at};
+    }
+    dataset.read(indices[i], row);
+  });
+  return batch;
+}
+
+namespace {
+
+/// A blend as a source of another one: options `sources`, a list like data.train, and `blend`.
+std::shared_ptr<const Dataset> open_blend(const std::string&, const base::Json& options,
+                                          const SampleOptions& run) {
+  std::vector<Source> sources;
+  BlendRule rule = BlendRule::exact;
+  try {
+    for (const auto& [key, value] : options.items()) {
+      if (key != "sources" && key != "blend")
+        throw base::ConfigError(fmt::format("options of blend: unknown option '{}'; known are sources, blend", key));
+    }
+    rule = blend_rule_of(options.value("blend", "exact"));
+    for (const base::Json& source : options.at("sources")) {
+      for (const auto& [key, value] : source.items()) {
+        if (key != "path" && key != "weight" && key != "type" && key != "options")
+          throw base::ConfigError(fmt::format("options of blend.sources: unknown key '{}'; known are path, weight, type, options", key));
+      }
+      sources.push_back({.path = source.value("path", ""),
+                         .weight = source.value("weight", 1.0),
+                         .type = source.value("type", "tokens"),
+                         .options = source.value("options", base::Json::object())});
+    }
+  } catch (const nlohmann::json::exception& e) {
+    throw base::ConfigError(fmt::format("options of blend: {}; expected sources: [{{path, weight, type, options}}, ...]", base::message_of(e)));
+  }
+  return open_datasets(sources, run, rule);
+}
+
+}  // namespace
+
 base::Registry<OpenDataset>& dataset_types() {
-  static base::Registry<OpenDataset> all("data type", {{"tokens", open_causal}});
+  static base::Registry<OpenDataset> all("data type",
+                                         {{"tokens", open_causal},
+                                          {"blend", open_blend},
+                                          {"bert", in_order(open_bert)},
+                                          {"mlm", in_order(open_mlm)},
+                                          {"t5", in_order(open_t5)},
+                                          {"prefix_lm", in_order(open_prefix_lm)},
+                                          {"sft", in_order(open_finetune)},
+                                          {"classification", in_order(open_classification)},
+                                          {"squad", in_order(open_question_answering)},
+                                          {"images", in_order(open_images)},
+                                          {"synthetic", in_order(open_synthetic)}});
   return all;
 }
 

@@ -45,6 +45,10 @@ class Dataset {
   virtual Identity identity() const = 0;
 };
 
+/// Samples `indices` as a batch whose `samples` are `places`, one each; made on `workers` threads.
+Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
+                 std::vector<int64_t> places, int workers = 1);
+
 /// The fields of causal language models: `input_ids` and `labels`, seq_length ids each.
 std::vector<FieldSpec> causal_fields(int64_t seq_length);
 

@@ -22,6 +22,9 @@ LoaderOptions checked(const LoaderOptions& o) {
   require(o.dp_rank >= 0 && o.dp_rank < o.dp_size, "dp_rank", o.dp_rank, "0 to dp_size - 1");
   require(o.first_sample >= 0, "first_sample", o.first_sample, "0 or more");
   require(o.end_sample >= -1, "end_sample", o.end_sample, "0 or more, or -1 for no end");
+  require(o.last != LastBatch::pad || o.end_sample != 0, "end_sample", o.end_sample,
+          "1 or more, to pad the last step with samples");
+  require(o.workers >= 1, "workers", o.workers, "1 or more");
   require(o.prefetch >= 1, "prefetch", o.prefetch, "1 or more");
   return o;
 }
@@ -31,7 +34,6 @@ LoaderOptions checked(const LoaderOptions& o) {
 struct Loader::Impl {
   Impl(std::shared_ptr<const Dataset> d, const LoaderOptions& o)
       : dataset(std::move(d)),
-        fields(dataset->fields()),
         options(checked(o)),
         queue(static_cast<size_t>(o.prefetch)),
         thread([this] { run(); }) {}
@@ -61,7 +63,9 @@ struct Loader::Impl {
   }
 
   std::vector<Batch> read_step(int64_t first, int64_t size) const {
-    const int64_t rows = options.end_sample < 0 ? size : std::min(size, options.end_sample - first);
+    int64_t rows = options.end_sample < 0 ? size : std::min(size, options.end_sample - first);
+    if (rows < size && options.last == LastBatch::drop) rows = 0;
+    if (rows > 0 && options.last == LastBatch::pad) rows = size;
     std::vector<Batch> batches;
     for (int64_t m = 0; m < options.micro_batches; ++m) batches.push_back(read_batch(first, rows, m));
     return batches;
@@ -71,30 +75,23 @@ struct Loader::Impl {
     const int64_t begin =
         (micro_batch * options.dp_size + options.dp_rank) * options.micro_batch_size;
     const int64_t rows = std::clamp(step_rows - begin, int64_t{0}, options.micro_batch_size);
-    Batch batch;
-    for (const FieldSpec& spec : fields) {
-      Field& field = batch.fields.emplace_back(
-          Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype});
-      field.shape.insert(field.shape.end(), spec.shape.begin(), spec.shape.end());
-      const auto numbers = static_cast<size_t>(rows * spec.size());
-      spec.dtype == base::DType::f32 ? field.reals.resize(numbers) : field.values.resize(numbers);
-    }
-    std::vector<Slot> row(fields.size());
+    std::vector<int64_t> indices, places;
     for (int64_t i = 0; i < rows; ++i) {
-      for (size_t f = 0; f < fields.size(); ++f) {
-        const int64_t at = i * fields[f].size();
-        Field& field = batch.fields[f];
-        row[f] = field.dtype == base::DType::f32 ? Slot{.reals = field.reals.data() + at}
-                                                 : Slot{.ids = field.values.data() + at};
-      }
-      dataset->read(first + begin + i, row);
-      batch.samples.push_back(begin + i);
+      places.push_back(begin + i);
+      indices.push_back(first + begin + i);
+    }
+    const int64_t real = options.end_sample < 0 ? rows : std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
+    for (int64_t i = real; i < rows; ++i) indices[i] %= std::max(options.end_sample, int64_t{1});
+    Batch batch = data::read_batch(*dataset, indices, std::move(places), options.workers);
+    for (Field& field : batch.fields) {
+      if (field.name != "labels" || real == rows) continue;
+      const auto width = std::ssize(field.values) / rows;
+      std::fill(field.values.begin() + real * width, field.values.end(), kIgnoreLabel);
     }
     return batch;
   }
 
   std::shared_ptr<const Dataset> dataset;
-  std::vector<FieldSpec> fields;
   LoaderOptions options;
   base::BoundedQueue<std::vector<Batch>> queue;
   std::exception_ptr failure;  // written before the queue is closed, read after

@@ -101,7 +101,7 @@ void Bpe::encode_long(std::string_view word, std::vector<int32_t>& ids) const {
 
 // Symbols in a linked list, candidate pairs in a heap ordered by rank, then position. A heap entry
 // whose rank is no longer that of the pair at its position is stale.
-void Bpe::merge(std::vector<Symbol>& symbols) const {
+void Bpe::merge(std::vector<Symbol>& symbols, const Skip& skip) const {
   struct Link {
     int32_t previous, next;
     uint32_t rank;  // of the pair that begins here
@@ -128,10 +128,18 @@ void Bpe::merge(std::vector<Symbol>& symbols) const {
     links[i].rank = next < 0 ? kNoRank : find(symbols[i].id, symbols[next].id).rank;
     if (links[i].rank != kNoRank) queue.push(entry(links[i].rank, i));
   };
+  std::vector<uint64_t> skipped;
   while (!queue.empty()) {
-    const auto rank = static_cast<uint32_t>(queue.top() >> 32);
-    const auto i = static_cast<int32_t>(queue.top() & UINT32_MAX);
+    const uint64_t top = queue.top();
+    const auto rank = static_cast<uint32_t>(top >> 32);
+    const auto i = static_cast<int32_t>(top & UINT32_MAX);
     queue.pop();
+    if (skip && skip()) {
+      skipped.push_back(top);
+      continue;
+    }
+    for (uint64_t waiting : skipped) queue.push(waiting);
+    skipped.clear();
     Link& left = links[i];
     if (left.rank != rank) continue;
     const int32_t taken = left.next;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +33,11 @@ class Bpe {
     int32_t id = 0;
     uint32_t length = 0;
   };
-  /// Merges symbols in place. O(n log n).
-  void merge(std::vector<Symbol>& symbols) const;
+  /// Whether to leave a merge out this time.
+  using Skip = std::function<bool()>;
+  /// Merges symbols in place. O(n log n). With `skip`, a merge that it says so of waits until the
+  /// next one is done (Provilkov et al., "BPE-dropout", 2020).
+  void merge(std::vector<Symbol>& symbols, const Skip& skip = nullptr) const;
 
  private:
   static constexpr uint32_t kNoRank = UINT32_MAX;

@@ -26,7 +26,8 @@ class BpeModel final : public Model {
         suffix_(spec.word_suffix),
         fuse_unk_(spec.fuse_unk),
         byte_fallback_(spec.byte_fallback),
-        ignore_merges_(spec.ignore_merges) {
+        ignore_merges_(spec.ignore_merges),
+        dropout_(spec.dropout) {
     if (unk_token_) unk_ = vocabulary_.find(*unk_token_);
     for (int b = 0; b < 256; ++b) {
       fallback_[b] = byte_fallback_ ? vocabulary_.find(fallback_token(static_cast<uint8_t>(b))) : -1;
@@ -36,7 +37,16 @@ class BpeModel final : public Model {
   }
 
   void encode(std::string_view piece, std::vector<Token>& tokens) const override {
-    if (ignore_merges_) {
+    encode(piece, tokens, nullptr);
+  }
+  void sample(std::string_view piece, std::vector<Token>& tokens,
+              const std::function<double()>& draw) const override {
+    if (dropout_ == 0) return encode(piece, tokens);
+    encode(piece, tokens, [&] { return draw() < dropout_; });
+  }
+
+  void encode(std::string_view piece, std::vector<Token>& tokens, const Bpe::Skip& skip) const {
+    if (ignore_merges_ && !skip) {
       if (const int32_t id = vocabulary_.find(piece); id >= 0) {
         tokens.push_back({id, 0, static_cast<uint32_t>(piece.size())});
         return;
@@ -45,7 +55,7 @@ class BpeModel final : public Model {
     std::vector<Bpe::Symbol> symbols;
     symbols.reserve(piece.size());
     add_symbols(piece, symbols);
-    bpe_.merge(symbols);
+    bpe_.merge(symbols, skip);
     uint32_t at = 0;
     for (const Bpe::Symbol& symbol : symbols) {
       tokens.push_back({symbol.id, at, at + symbol.length});
@@ -127,6 +137,7 @@ class BpeModel final : public Model {
   int32_t unk_ = -1;
   std::string prefix_, suffix_;
   bool fuse_unk_, byte_fallback_, ignore_merges_;
+  double dropout_;
   std::array<int32_t, 256> fallback_, ascii_;
 };
 

@@ -6,6 +6,7 @@
 // A ModelSpec is what a file says about a model; make_model builds what encodes.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,7 @@ struct BpeSpec {
   bool fuse_unk = false;       // unknown characters side by side are one token
   bool byte_fallback = false;  // an unknown character becomes tokens such as <0x0A>
   bool ignore_merges = false;  // a piece that is a token is not merged at all
+  double dropout = 0;          // share of the merges that `sample` leaves out
 };
 
 struct WordPieceSpec {
@@ -67,6 +69,11 @@ class Model {
 
   /// Appends the tokens of a piece. ConfigError for what the vocabulary cannot express. Thread-safe.
   virtual void encode(std::string_view piece, std::vector<Token>& tokens) const = 0;
+  /// The same, at random where the model has a dropout: `draw` gives numbers in [0, 1).
+  virtual void sample(std::string_view piece, std::vector<Token>& tokens,
+                      const std::function<double()>& /*draw*/) const {
+    encode(piece, tokens);
+  }
   /// Whether a text that is not cut at all may be cut before `space` where another character stands
   /// before it.
   virtual bool local(std::string_view /*space*/) const { return false; }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "trireme/base/error.h"
+#include "trireme/base/philox.h"
 #include "trireme/base/threads.h"
 #include "trireme/text/byte_alphabet.h"
 #include "trireme/text/json_node.h"
@@ -329,7 +330,8 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_s
   return ids;
 }
 
-Encoding PipelineTokenizer::encode_text(std::string_view text, int32_t type) const {
+Encoding PipelineTokenizer::encode_text(std::string_view text, int32_t type,
+                                        const std::function<double()>& draw) const {
   std::vector<AddedTokens::Span> spans = {{0, text.size(), -1}};
   if (raw_) raw_->split(text, spans);
   Encoding encoding;
@@ -358,7 +360,7 @@ Encoding PipelineTokenizer::encode_text(std::string_view text, int32_t type) con
         continue;
       }
       tokens.clear();
-      model_->encode(piece.view(), tokens);
+      draw ? model_->sample(piece.view(), tokens, draw) : model_->encode(piece.view(), tokens);
       for (const Model::Token& token : tokens) {
         // Bytes of an affix may reach past the piece; they belong to its last one.
         const size_t end = std::min(piece.begin + token.end, piece.end);
@@ -375,10 +377,18 @@ Encoding PipelineTokenizer::encode_text(std::string_view text, int32_t type) con
   return encoding;
 }
 
+std::vector<int32_t> PipelineTokenizer::sample(std::string_view text, uint64_t key) const {
+  uint64_t index = 0;
+  return encode_text(text, 0, [&] {
+           const uint64_t at = index++;
+           return base::uniform(base::philox(key, {static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32), 0, 4})[0]);
+         }).ids;
+}
+
 Encoding PipelineTokenizer::finish(Encoding first, Encoding* second, bool add_special,
-                                   bool truncate) const {
-  if (truncate && truncation_) {
-    truncation_->apply(first, second, add_special ? post_processor_.added(second) : 0);
+                                   const Truncation* truncation) const {
+  if (truncation) {
+    truncation->apply(first, second, add_special ? post_processor_.added(second) : 0);
   }
   return post_processor_.apply(first, second, add_special);
 }
@@ -389,9 +399,16 @@ Encoding PipelineTokenizer::encoding(std::string_view text, std::optional<std::s
   if (pair) second = encode_text(*pair, 1);
   std::vector<Encoding> batch;
   batch.push_back(
-      finish(encode_text(text, 0), second ? &*second : nullptr, add_special, true));
+      finish(encode_text(text, 0), second ? &*second : nullptr, add_special, own_truncation()));
   if (padding_) padding_->apply(batch);
   return std::move(batch[0]);
+}
+
+Encoding PipelineTokenizer::encoding(std::string_view text, std::optional<std::string_view> pair,
+                                     const Truncation& truncation) const {
+  std::optional<Encoding> second;
+  if (pair) second = encode_text(*pair, 1);
+  return finish(encode_text(text, 0), second ? &*second : nullptr, true, &truncation);
 }
 
 std::vector<Encoding> PipelineTokenizer::encodings(std::span<const std::string_view> texts,
@@ -399,7 +416,7 @@ std::vector<Encoding> PipelineTokenizer::encodings(std::span<const std::string_v
   std::vector<Encoding> batch(texts.size());
   base::parallel_for(static_cast<int64_t>(texts.size()),
                      threads > 0 ? threads : base::available_cores(), [&](int64_t i) {
-    batch[i] = finish(encode_text(texts[i], 0), nullptr, add_special, true);
+    batch[i] = finish(encode_text(texts[i], 0), nullptr, add_special, own_truncation());
   });
   if (padding_) padding_->apply(batch);
   return batch;
@@ -407,7 +424,7 @@ std::vector<Encoding> PipelineTokenizer::encodings(std::span<const std::string_v
 
 std::vector<Token> PipelineTokenizer::encode_with_offsets(std::string_view text,
                                                           bool add_special) const {
-  const Encoding encoding = finish(encode_text(text, 0), nullptr, add_special, false);
+  const Encoding encoding = finish(encode_text(text, 0), nullptr, add_special, nullptr);
   std::vector<Token> tokens;
   tokens.reserve(encoding.size());
   for (size_t i = 0; i < encoding.size(); ++i) {

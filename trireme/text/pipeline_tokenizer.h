@@ -6,6 +6,7 @@
 // words to ids, and a pipeline that works word by word is run on one word at a time, both with a
 // cache of the words seen lately.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,8 +33,11 @@ class PipelineTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override;
   std::vector<Token> encode_with_offsets(std::string_view text, bool add_special) const override;
+  std::vector<int32_t> sample(std::string_view text, uint64_t key) const override;
   Encoding encoding(std::string_view text, std::optional<std::string_view> pair,
                     bool add_special) const override;
+  Encoding encoding(std::string_view text, std::optional<std::string_view> pair,
+                    const Truncation& truncation) const override;
   std::vector<Encoding> encodings(std::span<const std::string_view> texts, bool add_special,
                                   int threads) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
@@ -67,8 +71,12 @@ class PipelineTokenizer final : public Tokenizer {
   void encode_stretch(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const;
   void encode_words(std::string_view text, size_t begin, size_t end, WordCache& cache,
                     std::vector<int32_t>& ids) const;
-  Encoding encode_text(std::string_view text, int32_t type) const;
-  Encoding finish(Encoding first, Encoding* second, bool add_special, bool truncate) const;
+  /// `draw`: numbers for the model's dropout; null: there is none.
+  Encoding encode_text(std::string_view text, int32_t type,
+                       const std::function<double()>& draw = nullptr) const;
+  Encoding finish(Encoding first, Encoding* second, bool add_special,
+                  const Truncation* truncation) const;
+  const Truncation* own_truncation() const { return truncation_ ? &*truncation_ : nullptr; }
   std::string_view written(int32_t id) const { return texts_[id]; }
   void check_id(int32_t id) const;
 

@@ -54,9 +54,10 @@ MergeRule merge_rule(std::string_view left, std::string_view right, std::string_
 
 BpeSpec read_bpe(const Node& model, TokenIds& ids) {
   BpeSpec spec;
-  if (auto dropout = model.find("dropout"); dropout && dropout->number() != 0) {
-    dropout->unsupported(
-        fmt::format("dropout {} (ids would differ from run to run)", dropout->number()));
+  if (auto dropout = model.find("dropout")) {
+    spec.dropout = dropout->number();
+    if (!(spec.dropout >= 0 && spec.dropout <= 1))
+      dropout->fail(fmt::format("dropout {}; expected 0 to 1", spec.dropout));
   }
   auto affix = [&](const char* key) {
     auto node = model.find(key);

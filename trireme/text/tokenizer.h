@@ -40,6 +40,9 @@ class Tokenizer {
   /// those that the files put around a text. Never truncates or pads. ConfigError for a character
   /// that the vocabulary cannot express. Thread-safe.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special = false) const = 0;
+  /// The same, where the model has a dropout (BPE's) with each merge left out with its probability;
+  /// a function of the text and `key`. `encode` and `encoding` never drop anything.
+  virtual std::vector<int32_t> sample(std::string_view text, uint64_t key) const = 0;
   /// The same with offsets; added special tokens have offsets (0, 0). Thread-safe.
   virtual std::vector<Token> encode_with_offsets(std::string_view text,
                                                  bool add_special = false) const = 0;
@@ -47,6 +50,9 @@ class Tokenizer {
   /// ConfigError where that cannot be. Thread-safe.
   virtual Encoding encoding(std::string_view text, std::optional<std::string_view> pair = {},
                             bool add_special = true) const = 0;
+  /// The same with special tokens, cut as told here in place of as the files say, and not padded.
+  virtual Encoding encoding(std::string_view text, std::optional<std::string_view> pair,
+                            const Truncation& truncation) const = 0;
   /// Ids of many texts on `threads` threads (0: all cores); the first error of a text is thrown.
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts,
                                                  bool add_special = false, int threads = 0) const;

@@ -33,7 +33,7 @@ Json model_json(const BpeSpec& spec) {
     merges.push_back(Json::array({spec.vocabulary[merge.left], spec.vocabulary[merge.right]}));
   }
   Json model = {{"type", "BPE"},
-                {"dropout", nullptr},
+                {"dropout", spec.dropout > 0 ? Json(spec.dropout) : Json()},
                 {"unk_token", spec.unk_token ? Json(*spec.unk_token) : Json()},
                 {"continuing_subword_prefix", text_or_null(spec.continuing_prefix)},
                 {"end_of_word_suffix", text_or_null(spec.word_suffix)},

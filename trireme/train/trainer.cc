@@ -63,6 +63,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                                    .first_sample = position.consumed_samples,
                                    .end_sample = end,
                                    .prefetch = config.data.prefetch,
+                                   .workers = config.data.workers,
                                    .batch_size = batch_size});
 
   Telemetry telemetry(prepared, mesh);
