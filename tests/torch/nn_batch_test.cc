@@ -21,7 +21,7 @@ TEST(ToTensors, KeepsNamesShapesAndTypes) {
   EXPECT_EQ(tensors.tensors.at("pixel_values")[0][0][0][0].item<float>(), 0.5F);
   EXPECT_EQ(tensors.tensors.at("labels").scalar_type(), at::kLong);
   EXPECT_EQ(tensors.rows, 2);
-  EXPECT_EQ(tensors.seq, 0);
+  EXPECT_EQ(tensors.seq, 1) << "images have no positions";
   EXPECT_EQ(tensors.samples[1].item<int64_t>(), 5);
 }
 
