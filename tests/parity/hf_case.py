@@ -10,6 +10,7 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 
+torch.set_num_threads(1)
 STEPS, LR, EPS = 3, 1e-2, 1e-4
 
 
@@ -35,11 +36,16 @@ def cross_entropy(logits, labels):
     return torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
 
 
-def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), outputs=(), ignore=()):
+def same(name, tensor):
+    return {name: tensor}
+
+
+def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ignore=(), dp=(1, 2), extra=None):
     """`run(model, inputs)` gives (loss, {output name: tensor}); the loss is a mean over counted items of all rows.
 
     `inputs` maps a field of our batch to a tensor whose first dimension is the row. `ignore` lists patterns' prefixes of
-    parameters that the model has but does not use.
+    parameters that the model has but does not use. `rename(name, tensor)` gives what a parameter is called in files, where
+    that differs, or its pieces. `dp` lists data-parallel sizes that give the same numbers; `extra` holds more tensors to expect.
     """
     folder = pathlib.Path(root) / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,14 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), outputs=(), igno
     model.train(False)
     model.config.save_pretrained(folder)
     parameters = {k: v for k, v in model.named_parameters() if not k.startswith(tuple(ignore))}
-    save_file({k: v.detach().clone() for k, v in parameters.items()}, folder / "model.safetensors")
+
+    def named(prefix, values):
+        pieces = {}
+        for name, value in values.items():
+            pieces |= {prefix + k: v.detach().clone().contiguous() for k, v in rename(name, value).items()}
+        return pieces
+
+    save_file(named("", parameters), folder / "model.safetensors")
     expected = {f"input.{k}": v.contiguous() for k, v in inputs.items()}
     optimizer = torch.optim.AdamW(parameters.values(), lr=LR, eps=EPS, weight_decay=0)
     for step in range(STEPS):
@@ -56,10 +69,10 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), outputs=(), igno
         loss.backward()
         if step == 0:
             expected |= {f"output.{k}": v.detach().clone().contiguous() for k, v in outs.items()}
-            expected |= {f"grad.{k}": v.grad.clone() for k, v in parameters.items()}
+            expected |= named("grad.", {k: v.grad for k, v in parameters.items()})
             expected["loss"] = loss.detach().reshape(1)
         optimizer.step()
-    expected |= {f"after.{k}": v.detach().clone() for k, v in parameters.items()}
+    expected |= named("after.", parameters) | (extra or {})
     save_file(expected, folder / "expected.safetensors")
-    case = {"blocks": blocks, "dtype": "fp64" if dtype == torch.float64 else "fp32", "tp": list(tp)}
+    case = {"blocks": blocks, "dtype": "fp64" if dtype == torch.float64 else "fp32", "tp": list(tp), "dp": list(dp)}
     (folder / "case.json").write_text(json.dumps(case))

@@ -10,6 +10,7 @@
 #include "tests/support/shards.h"
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
+#include "trireme/generate/generator.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/assembly.h"
 #include "trireme/train/execute_pipeline.h"
@@ -27,15 +28,21 @@ struct Case {
   double loss = 0;
   bool wide = false;  // fp64
   int blocks = 0;
-  std::vector<int> tp;
+  std::vector<int> tp, dp;
+  std::map<std::string, std::vector<int64_t>> prompts, greedy;  // by number
   double bound() const { return wide ? 1e-9 : 1e-5; }
 };
+
+std::vector<int64_t> ids_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<int64_t>(), tensor.data_ptr<int64_t>() + tensor.numel()};
+}
 
 Case read_case(const std::filesystem::path& folder) {
   Case c{.name = folder.filename(), .model = base::read_json(folder / "config.json")};
   const base::Json facts = base::read_json(folder / "case.json");
   c.blocks = facts.at("blocks");
   c.tp = facts.at("tp").get<std::vector<int>>();
+  c.dp = facts.value("dp", std::vector<int>{1, 2});
   c.wide = facts.at("dtype") == "fp64";
   c.weights = test::read_tensors(folder / "model.safetensors");
   for (const auto& [name, tensor] : test::read_tensors(folder / "expected.safetensors")) {
@@ -45,6 +52,8 @@ Case read_case(const std::filesystem::path& folder) {
     if (kind == "output") c.outputs[rest] = tensor;
     if (kind == "grad") c.gradients[rest] = tensor;
     if (kind == "after") c.after[rest] = tensor;
+    if (kind == "prompt") c.prompts[rest] = ids_of(tensor);
+    if (kind == "greedy") c.greedy[rest] = ids_of(tensor);
   }
   return c;
 }
@@ -85,6 +94,13 @@ struct Numbers {
   test::Tensors gradients, after;
 };
 
+void fill(const Case& c, nn::ParamStore& store) {
+  for (nn::Param* p : store.params()) {
+    if (!c.weights.contains(p->spec.name)) throw base::InternalError("transformers has no " + p->spec.name);
+    test::scatter(c.weights.at(p->spec.name), *p, p->data);
+  }
+}
+
 Numbers run(const Case& c, const layout::Coord& sizes, bool sequence_parallel) {
   Numbers numbers;
   test::Gathered gradients, after;
@@ -103,10 +119,7 @@ Numbers run(const Case& c, const layout::Coord& sizes, bool sequence_parallel) {
     auto model = train::assemble(c.model, placement, 1, world);
     train::make_parameters(*model, true, nullptr);
     nn::ParamStore& store = model->model->store;
-    for (nn::Param* p : store.params()) {
-      if (!c.weights.contains(p->spec.name)) throw base::InternalError("transformers has no " + p->spec.name);
-      test::scatter(c.weights.at(p->spec.name), *p, p->data);
-    }
+    fill(c, store);
     optim::ShardedOptimizer optimizer(world, model->mesh, store, optim, 0);
     const std::vector<nn::Batch> batches = batches_of(c, model->mesh);
     pipeline::Executor executor(model->schedule, *model->model, model->mesh);
@@ -162,7 +175,7 @@ TEST(HfFamilies, EveryLayoutGivesHuggingFacesNumbers) {
                                        {.pp = 2, .dp = 2, .tp = 2}})
       for (bool sp : {false, true}) {
         if ((sp && sizes.tp == 1) || sizes.pp > c.blocks) continue;
-        if (std::find(c.tp.begin(), c.tp.end(), sizes.tp) == c.tp.end()) continue;
+        if (std::ranges::find(c.tp, sizes.tp) == c.tp.end() || std::ranges::find(c.dp, sizes.dp) == c.dp.end()) continue;
         SCOPED_TRACE(fmt::format("{} pp {} dp {} tp {}{}", c.name, sizes.pp, sizes.dp, sizes.tp, sp ? " sp" : ""));
         try {
           Numbers got = run(c, sizes, sp);
@@ -179,6 +192,36 @@ TEST(HfFamilies, EveryLayoutGivesHuggingFacesNumbers) {
       }
   }
   EXPECT_GE(ran, wanted ? 1 : 12);
+}
+
+// With a cache of keys and values.
+TEST(HfFamilies, EveryLayoutContinuesAsHuggingFace) {
+  const char* wanted = std::getenv("TRIREME_HF_CASE");
+  for (const std::filesystem::path& folder : cases()) {
+    if (wanted && folder.filename().string().find(wanted) == std::string::npos) continue;
+    const Case c = read_case(folder);
+    if (c.prompts.empty()) continue;
+    for (const layout::Coord& sizes : {layout::Coord{.pp = 1, .dp = 1, .tp = 1},
+                                       {.pp = 1, .dp = 1, .tp = 2},
+                                       {.pp = 2, .dp = 1, .tp = 1},
+                                       {.pp = 2, .dp = 1, .tp = 4}}) {
+      if (std::ranges::find(c.tp, sizes.tp) == c.tp.end()) continue;
+      const layout::Mesh mesh(sizes);
+      dist::run_ranks(mesh.size(), [&](dist::World& world) {
+        const base::DType dtype = c.wide ? base::DType::f64 : base::DType::f32;
+        auto model = train::assemble(c.model, train::forward_placement(mesh, dtype, 1), 1, world);
+        train::make_parameters(*model, false, nullptr);
+        fill(c, model->model->store);
+        for (const auto& [number, want] : c.greedy) {
+          const generate::Request request{
+              .prompts = {c.prompts.at(number)}, .max_new_tokens = std::ssize(want), .sampling = {.greedy = true}};
+          const auto found = generate::generate(*model->model, model->mesh, request);
+          if (world.rank() == 0)
+            EXPECT_EQ(found[0].new_ids, want) << c.name << " tp " << sizes.tp << " pp " << sizes.pp << " " << number;
+        }
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-"""Decoders for hf_families_test.cc: one small random model of each, with uneven sizes."""
+"""Decoders for hf_families_test.cc: small random models of each family, with uneven sizes, distinct biases and norms."""
+import contextlib
+import copy
 import sys
 
 import torch
@@ -6,35 +8,186 @@ import transformers as hf
 
 import hf_case
 
-VOCAB, ROWS, SEQ = 131, 6, 19
+VOCAB, ROWS, SEQ, MICRO_BATCHES = 131, 6, 19, 3
+HEAD = dict(vocab_size=VOCAB, bos_token_id=130, eos_token_id=130)
 
 
-def causal(root, name, model, **facts):
+@contextlib.contextmanager
+def wide():
+    """Where transformers computes in fp32 whatever the weights are (norms, softmax), it computes in fp64."""
+    narrow, to_float = torch.float32, torch.Tensor.float
+    torch.float32, torch.Tensor.float = torch.float64, lambda x: x.double() if x.dtype == torch.float64 else to_float(x)
+    try:
+        yield
+    finally:
+        torch.float32, torch.Tensor.float = narrow, to_float
+
+
+def plain(model, inputs):
+    out = model(inputs["input_ids"])
+    return hf_case.cross_entropy(out.logits, inputs["labels"]), {"logits": out.logits}
+
+
+def balanced(model, inputs):
+    """With the router's balance loss, which is a function of a micro-batch: each weighs as much as its labels."""
+    total, logits, loss = (inputs["labels"] != -100).sum(), [], 0
+    for ids, labels in zip(inputs["input_ids"].chunk(MICRO_BATCHES), inputs["labels"].chunk(MICRO_BATCHES)):
+        out = model(ids, output_router_logits=True)
+        share = (labels != -100).sum().double() / total
+        loss = loss + share * (hf_case.cross_entropy(out.logits, labels) + model.router_aux_loss_coef * out.aux_loss)
+        logits.append(out.logits)
+    return loss, {"logits": torch.cat(logits)}
+
+
+def greedy(model, prompts):
+    """What transformers continues prompts with, on a copy: rotary positions remember how long a text was."""
+    model, found = copy.deepcopy(model).eval(), {}
+    model.generation_config.eos_token_id = None
+    for i, prompt in enumerate(prompts):
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24 - prompt.shape[1],
+                             do_sample=False, pad_token_id=0)
+        found |= {f"prompt.{i}": prompt[0].clone(), f"greedy.{i}": out[0, prompt.shape[1]:].clone()}
+    return found
+
+
+def causal(root, name, model, run=plain, prompts=(5, 9), **facts):
     hf_case.randomize(model)
     ids = torch.randint(0, VOCAB, (ROWS, SEQ))
     inputs = {"input_ids": ids, "labels": hf_case.uneven_labels(ids, causal=True)}
-
-    def run(model, inputs):
-        logits = model(inputs["input_ids"]).logits
-        return hf_case.cross_entropy(logits, inputs["labels"]), {"logits": logits}
-
-    hf_case.write(root, name, model, inputs, run, **facts)
+    is_wide = next(model.parameters()).dtype == torch.float64
+    with wide() if is_wide else contextlib.nullcontext():
+        extra = greedy(model, [ids[i:i + 1, :length] for i, length in enumerate(prompts)])
+        hf_case.write(root, name, model, inputs, run, extra=extra, **facts)
 
 
-def gpt2(root):
-    variants = {
-        "tied_fp32": (torch.float32, dict(n_head=4)),
-        "tied_fp64": (torch.float64, dict(n_head=4)),
-        "untied_relu_fp64": (torch.float64, dict(n_head=4, tie_word_embeddings=False, activation_function="relu",
-                                                 n_inner=72, scale_attn_by_inverse_layer_idx=True)),
-    }
-    for name, (dtype, overrides) in variants.items():
-        config = hf.GPT2Config(n_layer=4, n_embd=32, n_positions=24, vocab_size=VOCAB, layer_norm_epsilon=1e-4,
-                               resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=130, eos_token_id=130, **overrides)
-        causal(root, f"gpt2_{name}", hf.GPT2LMHeadModel(config).to(dtype), blocks=4, tp=[1, 2, 4])
+def family(name, config, model, common, variants, **facts):
+    """`variants` maps a suffix to (dtype, tensor-parallel sizes, overrides of the configuration, facts of the case)."""
 
+    def make(root):
+        for suffix, (dtype, tp, overrides, *more) in variants.items():
+            made = model(config(**(HEAD | common | overrides))).to(dtype)
+            causal(root, f"{name}_{suffix}", made, blocks=4, tp=tp, **facts, **dict(*more))
+
+    return make
+
+
+F32, F64 = torch.float32, torch.float64
+gpt2 = family(
+    "gpt2", hf.GPT2Config, hf.GPT2LMHeadModel,
+    dict(n_layer=4, n_embd=32, n_head=4, n_positions=24, layer_norm_epsilon=1e-4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
+    {"tied_fp32": (F32, [1, 2, 4], {}), "tied_fp64": (F64, [1, 2, 4], {}),
+     "untied_relu_fp64": (F64, [1, 2, 4], dict(tie_word_embeddings=False, activation_function="relu", n_inner=72,
+                                               scale_attn_by_inverse_layer_idx=True))})
+gpt_neo = family(
+    "gpt_neo", hf.GPTNeoConfig, hf.GPTNeoForCausalLM,
+    dict(num_layers=4, hidden_size=36, num_heads=6, max_position_embeddings=24, attention_types=[[["global", "local"], 2]],
+         window_size=5, layer_norm_epsilon=1e-4),
+    {"fp32": (F32, [1, 2], dict(activation_function="relu", intermediate_size=50)), "fp64": (F64, [1, 2], {})})
+gptj = family(
+    "gptj", hf.GPTJConfig, hf.GPTJForCausalLM,
+    dict(n_layer=4, n_embd=48, n_head=6, n_positions=24, rotary_dim=4, layer_norm_epsilon=1e-4),
+    {"fp32": (F32, [1, 2], dict(activation_function="silu")), "tied_fp64": (F64, [1, 2], dict(tie_word_embeddings=True, n_inner=50))})
+
+
+def old_head(name, tensor):
+    return {name.replace("lm_head.", "embed_out."): tensor}
+
+
+gpt_neox = family(
+    "gpt_neox", hf.GPTNeoXConfig, hf.GPTNeoXForCausalLM,
+    dict(num_hidden_layers=4, hidden_size=48, num_attention_heads=6, intermediate_size=50, max_position_embeddings=24,
+         layer_norm_eps=1e-4),
+    {"fp32": (F32, [1, 2], dict(rope_parameters={"rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5})),
+     "sequential_fp64": (F64, [1, 2], dict(use_parallel_residual=False, hidden_act="gelu_new", attention_bias=False,
+                                           tie_word_embeddings=True))}, rename=old_head)
+opt = family(
+    "opt", hf.OPTConfig, hf.OPTForCausalLM,
+    dict(num_hidden_layers=4, hidden_size=36, num_attention_heads=6, ffn_dim=50, max_position_embeddings=24, dropout=0),
+    # Gradients of key biases are zero in theory: fp32 has nothing but noise there.
+    {"fp32": (F32, [1, 2], dict(activation_function="gelu", enable_bias=False)),
+     "350m_fp64": (F64, [1, 2], dict(do_layer_norm_before=False, word_embed_proj_dim=20)),
+     "untied_fp64": (F64, [1, 2], dict(tie_word_embeddings=False, pad_token_id=3))})
+bloom = family(
+    "bloom", hf.BloomConfig, hf.BloomForCausalLM, dict(n_layer=4, hidden_size=36, n_head=6, layer_norm_epsilon=1e-4),
+    {"fp32": (F32, [1, 2], {}), "after_norm_fp32": (F32, [1, 2], dict(apply_residual_connection_post_layernorm=True,
+                                                                      tie_word_embeddings=False))})
+
+LLAMA = dict(num_hidden_layers=4, hidden_size=48, num_attention_heads=8, num_key_value_heads=2, intermediate_size=50,
+             max_position_embeddings=24, rms_norm_eps=1e-4)
+
+
+def rope(kind, **more):
+    return dict(rope_parameters={"rope_type": kind, "rope_theta": 500.0, **more})
+
+
+llama = family(
+    "llama", hf.LlamaConfig, hf.LlamaForCausalLM, LLAMA,
+    {"fp32": (F32, [1, 2, 4], {}),
+     "fp64": (F64, [1, 2, 4], dict(attention_bias=True, mlp_bias=True, hidden_act="gelu", head_dim=10)),
+     "tied_linear_fp64": (F64, [1, 2], rope("linear", factor=3.0) | dict(tie_word_embeddings=True, num_key_value_heads=8)),
+     "dynamic_fp32": (F32, [1, 2], rope("dynamic", factor=2.0) | dict(max_position_embeddings=11)),
+     "llama3_fp32": (F32, [1, 2], rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                       original_max_position_embeddings=16)),
+     "yarn_fp32": (F32, [1, 2], rope("yarn", factor=4.0, original_max_position_embeddings=12, beta_fast=4.0, beta_slow=0.5))})
+mistral = family("mistral", hf.MistralConfig, hf.MistralForCausalLM, LLAMA | dict(sliding_window=6),
+                 {"fp32": (F32, [1, 2, 4], {}), "fp64": (F64, [1, 2], dict(sliding_window=None, pad_token_id=3))})
+qwen2 = family("qwen2", hf.Qwen2Config, hf.Qwen2ForCausalLM, LLAMA,
+               {"fp32": (F32, [1, 2, 4], dict(use_sliding_window=True, sliding_window=5, max_window_layers=2)),
+                "tied_fp64": (F64, [1, 2], dict(tie_word_embeddings=True))})
+qwen3 = family("qwen3", hf.Qwen3Config, hf.Qwen3ForCausalLM, LLAMA | dict(head_dim=10),
+               {"fp32": (F32, [1, 2, 4], {}), "fp64": (F64, [1, 2, 4], dict(attention_bias=True, tie_word_embeddings=True))})
+GEMMA = LLAMA | dict(head_dim=10, query_pre_attn_scalar=12, sliding_window=6, pad_token_id=0)
+gemma2 = family("gemma2", hf.Gemma2Config, hf.Gemma2ForCausalLM,
+                GEMMA | dict(attn_logit_softcapping=4.0, final_logit_softcapping=6.0, attn_implementation="eager"),
+                {"fp32": (F32, [1, 2, 4], {}), "fp64": (F64, [1, 2], dict(attention_bias=True, hidden_activation="silu"))})
+gemma3 = family("gemma3", hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, GEMMA,
+                {"fp32": (F32, [1, 2, 4], dict(layer_types=["sliding_attention", "full_attention"] * 2)),
+                 "scaled_fp64": (F64, [1, 2], dict(sliding_window_pattern=3, final_logit_softcapping=5.0, rope_parameters={
+                     "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 900.0},
+                     "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}))})
+phi3 = family("phi3", hf.Phi3Config, hf.Phi3ForCausalLM, LLAMA | dict(pad_token_id=None, original_max_position_embeddings=24),
+              {"fp32": (F32, [1, 2, 4], dict(sliding_window=7)),
+               "long_fp64": (F64, [1, 2], dict(
+                   original_max_position_embeddings=12, num_key_value_heads=8,
+                   rope_parameters={"rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 1.0,
+                                    "short_factor": [1.0, 1.1, 1.2], "long_factor": [1.0, 2.0, 3.5]}),
+                             # transformers begins anew where a text outgrows the short factors.
+                             dict(prompts=(13, 15)))})
+
+
+def experts(scope, gate, up, down):
+    """The names of hub files: a matrix for each expert."""
+
+    def rename(name, tensor):
+        name = name.replace(".mlp.", f".{scope}.")
+        if name.endswith("experts.down_proj"):
+            return {f"{name.removesuffix('down_proj')}{e}.{down}.weight": part for e, part in enumerate(tensor)}
+        if not name.endswith("experts.gate_up_proj"):
+            return {name: tensor}
+        parts = {}
+        for e, part in enumerate(tensor):
+            for what, half in zip((gate, up), part.chunk(2)):
+                parts[f"{name.removesuffix('gate_up_proj')}{e}.{what}.weight"] = half
+        return parts
+
+    return rename
+
+
+EXPERTS = dict(experts_implementation="eager")
+mixtral = family(
+    "mixtral", hf.MixtralConfig, hf.MixtralForCausalLM, LLAMA | EXPERTS | dict(num_local_experts=5, num_experts_per_tok=2),
+    {"fp32": (F32, [1, 2, 4], {}),
+     "balance_fp64": (F64, [1, 2], dict(output_router_logits=True, router_aux_loss_coef=0.7, sliding_window=6),
+                      dict(run=balanced, dp=[1]))},
+    rename=experts("block_sparse_moe", "w1", "w3", "w2"))
+qwen3_moe = family(
+    "qwen3_moe", hf.Qwen3MoeConfig, hf.Qwen3MoeForCausalLM,
+    LLAMA | EXPERTS | dict(head_dim=10, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=14, mlp_only_layers=[1]),
+    {"fp32": (F32, [1, 2, 4], dict(norm_topk_prob=True)), "fp64": (F64, [1, 2], dict(tie_word_embeddings=True))},
+    rename=experts("mlp", "gate_proj", "up_proj", "down_proj"))
 
 if __name__ == "__main__":
-    for family in (gpt2,):
+    for make in (gpt2, gpt_neo, gptj, gpt_neox, opt, bloom, llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, mixtral,
+                 qwen3_moe):
         torch.manual_seed(7)
-        family(sys.argv[1])
+        make(sys.argv[1])

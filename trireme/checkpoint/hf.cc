@@ -1,5 +1,6 @@
 #include "trireme/checkpoint/hf.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "trireme/base/error.h"
@@ -23,11 +24,42 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "encoder.json",
                                            "vocab.bpe"};
 
-bool is_gpt2(const base::Json& config) {
+/// What a family's files say otherwise than its model.
+struct FamilyFiles {
+  std::string family;
+  std::string prefix;  // of everything but the head; some files lack it
+  std::string tokens;  // what a tied head repeats
+  bool tied = false;   // where config.json does not say
+  std::string head = "lm_head.weight";
+  std::vector<std::string> buffers = {};  // ends of names that are no weights
+};
+
+const FamilyFiles* files_of(const base::Json& config) {
+  static const std::vector<FamilyFiles> kFiles = {
+      {"gpt2", "transformer.", "transformer.wte.weight", true, "lm_head.weight", {".attn.bias", ".attn.masked_bias"}},
+      {"gpt_neo", "transformer.", "transformer.wte.weight", true, "lm_head.weight",
+       {".attn.attention.bias", ".attn.attention.masked_bias"}},
+      {"gptj", "transformer.", "transformer.wte.weight", false, "lm_head.weight", {".attn.bias", ".attn.masked_bias"}},
+      {"gpt_neox", "gpt_neox.", "gpt_neox.embed_in.weight", false, "embed_out.weight",
+       {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}},
+      {"opt", "model.", "model.decoder.embed_tokens.weight", true},
+      {"bloom", "transformer.", "transformer.word_embeddings.weight", true},
+      {"llama", "model.", "model.embed_tokens.weight", false, "lm_head.weight", {".rotary_emb.inv_freq"}},
+      {"mistral", "model.", "model.embed_tokens.weight", false, "lm_head.weight", {".rotary_emb.inv_freq"}},
+      {"qwen2", "model.", "model.embed_tokens.weight"},
+      {"qwen3", "model.", "model.embed_tokens.weight"},
+      {"qwen3_moe", "model.", "model.embed_tokens.weight"},
+      {"gemma2", "model.", "model.embed_tokens.weight", true},
+      {"gemma3_text", "model.", "model.embed_tokens.weight", true},
+      {"phi3", "model.", "model.embed_tokens.weight"},
+      {"mixtral", "model.", "model.embed_tokens.weight"},
+  };
   for (const char* key : {"model_type", "family"}) {
-    if (config.contains(key) && config[key].is_string()) return config[key] == "gpt2";
+    if (!config.contains(key) || !config[key].is_string()) continue;
+    auto found = std::ranges::find(kFiles, config[key].get<std::string>(), &FamilyFiles::family);
+    return found == kFiles.end() ? nullptr : &*found;
   }
-  return false;
+  return nullptr;
 }
 
 void copy_file(const fs::path& from, const std::string& folder) {
@@ -39,24 +71,25 @@ void copy_file(const fs::path& from, const std::string& folder) {
 }  // namespace
 
 std::optional<std::string> model_name(const base::Json& config, const std::string& stored) {
-  if (!is_gpt2(config)) return stored;
-  bool prefixed = stored.starts_with("transformer."), head = stored.starts_with("lm_head.");
-  std::string name = prefixed || head ? stored : "transformer." + stored;
-  if (name.starts_with("transformer.h.") &&
-      (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"))) {
-    return std::nullopt;
-  }
-  return name;
+  const FamilyFiles* files = files_of(config);
+  if (!files) return stored;
+  for (const std::string& end : files->buffers)
+    if (stored.ends_with(end)) return std::nullopt;
+  // transformers 5 calls every head alike.
+  if (stored == "lm_head.weight") return files->head;
+  const std::string head = files->head.substr(0, files->head.find('.') + 1);
+  return stored.starts_with(files->prefix) || stored.starts_with(head) ? stored : files->prefix + stored;
 }
 
 std::string tied_to(const base::Json& config, const std::string& name) {
-  base::Json tied_value = config.value("tie_word_embeddings", base::Json(true));
+  const FamilyFiles* files = files_of(config);
+  if (!files) return "";
+  base::Json tied_value = config.value("tie_word_embeddings", base::Json(files->tied));
   if (!tied_value.is_boolean()) {
     throw base::FormatError(fmt::format(
         "config.json: \"tie_word_embeddings\" is {}; expected true or false", tied_value.dump()));
   }
-  bool tied = tied_value.get<bool>();
-  return is_gpt2(config) && tied && name == "lm_head.weight" ? "transformer.wte.weight" : "";
+  return tied_value.get<bool>() && name == files->head ? files->tokens : "";
 }
 
 void copy_tokenizer(const std::string& from, const std::string& folder) {

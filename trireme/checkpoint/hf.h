@@ -11,7 +11,7 @@
 namespace trireme::checkpoint {
 
 /// The model's name of a stored tensor, or nothing for a buffer that is no weight (GPT-2's
-/// attention masks). GPT-2's files come with and without the prefix "transformer.".
+/// attention masks, Llama's frequencies). Files of a bare model lack the prefix ("transformer.").
 std::optional<std::string> model_name(const base::Json& config, const std::string& stored);
 
 /// The parameter that a stored tensor only repeats, because the configuration ties them (GPT-2:

@@ -3,6 +3,7 @@
 // refuses what is left over.
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -13,35 +14,65 @@
 namespace trireme::models {
 
 struct Family {
-  nn::ModelDef (*make)(const base::Json& tree, int tp);
-  base::Json (*resolve)(const base::Json& tree);
+  std::function<nn::ModelDef(const base::Json& tree, int tp)> make;
+  std::function<base::Json(const base::Json& tree)> resolve;
 };
 
 /// All families by the name that `family`, or `model_type` in a config.json, gives them.
 base::Registry<Family>& families();
 
+Family bloom_family();
+Family gemma2_family();
+Family gemma3_family();
 Family gpt2_family();
+Family gpt_neo_family();
+Family gpt_neox_family();
+Family gptj_family();
+Family llama_family();
+Family mistral_family();
+Family mixtral_family();
+Family opt_family();
+Family phi3_family();
+Family qwen2_family();
+Family qwen3_family();
+Family qwen3_moe_family();
 
-/// Visits keys of a tree: reads those that are there into the fields, notes what was read.
+/// Visits keys of a tree: reads those that are there into the fields, notes what was read and what it came to.
 class ConfigReader {
  public:
-  ConfigReader(const base::Json& tree, std::string family);
+  /// `path` of the tree, for messages.
+  ConfigReader(const base::Json& tree, std::string family, std::string path = "model");
   /// Reads `key` if present; ConfigError names key, value and the expected type.
   void operator()(const char* key, int64_t& field, int64_t min = 1);
   void operator()(const char* key, double& field, double min, double max);
   void operator()(const char* key, bool& field);
   void operator()(const char* key, std::string& field);
+  /// null, as an absent key, leaves what the field holds.
+  void operator()(const char* key, std::optional<int64_t>& field, int64_t min = 1);
+  void operator()(const char* key, std::optional<double>& field, double min, double max);
+  /// Refuses any other value: for what a family's files may say but trireme does not have.
+  void only(const char* key, const base::Json& value);
+  /// The value of a key that is no plain one; null where it is absent or null.
+  const base::Json* value_of(const char* key) { return find(key); }
+  bool has(const char* key) const { return tree_.contains(key); }
+  /// What a key came to, where the family finds it itself.
+  void note(const char* key, base::Json value) { resolved_[key] = std::move(value); }
+  [[noreturn]] void refuse(const char* key, const base::Json& value, const std::string& expected) const;
   /// Keys that are known to change nothing here.
   void ignore(std::initializer_list<const char*> keys);
   /// ConfigError for keys that nobody read, with the nearest known name.
   void finish() const;
+  /// The tree with everything that was read filled in, for config.json; `architecture` is Hugging Face's class.
+  base::Json resolved(const std::string& architecture) const;
+  /// What was read, without the rest.
+  const base::Json& values() const { return resolved_; }
 
  private:
   const base::Json* find(const char* key);
-  [[noreturn]] void refuse(const char* key, const base::Json& value, const std::string& expected) const;
   const base::Json& tree_;
-  std::string family_;
+  std::string family_, path_;
   std::set<std::string> known_;
+  base::Json resolved_;
 };
 
 }  // namespace trireme::models

@@ -17,19 +17,38 @@ const Family& find_family(const base::Json& tree) {
 }  // namespace
 
 base::Registry<Family>& families() {
-  static base::Registry<Family> all("model.family", {{"gpt2", gpt2_family()}});
+  static base::Registry<Family> all("model.family", {
+                                                       {"gpt2", gpt2_family()},
+                                                       {"gpt_neo", gpt_neo_family()},
+                                                       {"gptj", gptj_family()},
+                                                       {"gpt_neox", gpt_neox_family()},
+                                                       {"opt", opt_family()},
+                                                       {"bloom", bloom_family()},
+                                                       {"llama", llama_family()},
+                                                       {"mistral", mistral_family()},
+                                                       {"qwen2", qwen2_family()},
+                                                       {"qwen3", qwen3_family()},
+                                                       {"gemma2", gemma2_family()},
+                                                       {"gemma3_text", gemma3_family()},
+                                                       {"phi3", phi3_family()},
+                                                       {"mixtral", mixtral_family()},
+                                                       {"qwen3_moe", qwen3_moe_family()},
+                                                   });
   return all;
 }
 
 nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(tree, tp); }
 base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(tree); }
 
-ConfigReader::ConfigReader(const base::Json& tree, std::string family) : tree_(tree), family_(std::move(family)) {
+ConfigReader::ConfigReader(const base::Json& tree, std::string family, std::string path)
+    : tree_(tree), family_(std::move(family)), path_(std::move(path)) {
   // Keys of every Hugging Face configuration that say nothing about the arithmetic of training.
   ignore({"family", "model_type", "pretrained", "architectures", "torch_dtype", "dtype", "transformers_version",
           "_name_or_path", "use_cache", "task_specific_params", "bos_token_id", "eos_token_id", "pad_token_id",
           "return_dict", "output_hidden_states", "output_attentions", "id2label", "label2id", "chunk_size_feed_forward",
-          "is_encoder_decoder", "problem_type", "gradient_checkpointing"});
+          "is_encoder_decoder", "problem_type", "gradient_checkpointing", "_attn_implementation", "attn_implementation",
+          "auto_map", "tokenizer_class", "prefix", "finetuning_task", "torchscript", "sep_token_id",
+          "decoder_start_token_id", "is_decoder", "num_labels", "classifier_dropout", "pretraining_tp"});
 }
 
 void ConfigReader::ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
@@ -40,45 +59,77 @@ const base::Json* ConfigReader::find(const char* key) {
 }
 
 void ConfigReader::refuse(const char* key, const base::Json& value, const std::string& expected) const {
-  throw base::ConfigError(fmt::format("model.{} is {}, expected {} (family {})", key, value.dump(), expected, family_));
+  throw base::ConfigError(fmt::format("{}.{} is {}, expected {} (family {})", path_, key, value.dump(), expected, family_));
 }
 
 void ConfigReader::operator()(const char* key, int64_t& field, int64_t min) {
-  const base::Json* value = find(key);
-  if (!value) return;
-  if (!value->is_number_integer() || value->get<int64_t>() < min) refuse(key, *value, fmt::format("an integer >= {}", min));
-  field = value->get<int64_t>();
+  if (const base::Json* value = find(key)) {
+    if (!value->is_number_integer() || value->get<int64_t>() < min)
+      refuse(key, *value, fmt::format("an integer >= {}", min));
+    field = value->get<int64_t>();
+  }
+  note(key, field);
+}
+
+void ConfigReader::operator()(const char* key, std::optional<int64_t>& field, int64_t min) {
+  int64_t given = field.value_or(0);
+  if (find(key)) (*this)(key, given, min), field = given;
+  resolved_[key] = field ? base::Json(*field) : base::Json();
+}
+
+void ConfigReader::operator()(const char* key, std::optional<double>& field, double min, double max) {
+  double given = field.value_or(0);
+  if (find(key)) (*this)(key, given, min, max), field = given;
+  resolved_[key] = field ? base::Json(*field) : base::Json();
+}
+
+void ConfigReader::only(const char* key, const base::Json& value) {
+  const base::Json* given = find(key);
+  if (given && *given != value) refuse(key, *given, value.dump() + ", the only value that is supported");
 }
 
 void ConfigReader::operator()(const char* key, double& field, double min, double max) {
-  const base::Json* value = find(key);
-  if (!value) return;
-  if (!value->is_number() || value->get<double>() < min || value->get<double>() > max)
-    refuse(key, *value, fmt::format("a number in [{}, {}]", min, max));
-  field = value->get<double>();
+  if (const base::Json* value = find(key)) {
+    if (!value->is_number() || value->get<double>() < min || value->get<double>() > max)
+      refuse(key, *value, fmt::format("a number in [{}, {}]", min, max));
+    field = value->get<double>();
+  }
+  note(key, field);
 }
 
 void ConfigReader::operator()(const char* key, bool& field) {
-  const base::Json* value = find(key);
-  if (!value) return;
-  if (!value->is_boolean()) refuse(key, *value, "true or false");
-  field = value->get<bool>();
+  if (const base::Json* value = find(key)) {
+    if (!value->is_boolean()) refuse(key, *value, "true or false");
+    field = value->get<bool>();
+  }
+  note(key, field);
 }
 
 void ConfigReader::operator()(const char* key, std::string& field) {
-  const base::Json* value = find(key);
-  if (!value) return;
-  if (!value->is_string()) refuse(key, *value, "a word");
-  field = value->get<std::string>();
+  if (const base::Json* value = find(key)) {
+    if (!value->is_string()) refuse(key, *value, "a word");
+    field = value->get<std::string>();
+  }
+  note(key, field);
 }
 
 void ConfigReader::finish() const {
   for (const auto& [key, value] : tree_.items()) {
     if (known_.contains(key)) continue;
     const std::optional<std::string> meant = base::nearest(key, {known_.begin(), known_.end()});
-    throw base::ConfigError(fmt::format("model.{} is not a key of family {}{}", key, family_,
+    throw base::ConfigError(fmt::format("{}.{} is not a key of family {}{}", path_, key, family_,
                                         meant ? fmt::format("; did you mean '{}'?", *meant) : ""));
   }
+}
+
+base::Json ConfigReader::resolved(const std::string& architecture) const {
+  base::Json out = tree_;
+  out.erase("family");
+  out.erase("pretrained");
+  out["model_type"] = family_;
+  out["architectures"] = {architecture};
+  for (const auto& [key, value] : resolved_.items()) out[key] = value;
+  return out;
 }
 
 }  // namespace trireme::models

@@ -41,6 +41,9 @@ class Builder {
 
   Rule rule() const { return find_rule(*policy_, scope_); }
   const comm::Comm& tp() const { return mesh_->tp; }
+  /// Of the layout, also where there is no communication yet.
+  int tp_ranks() const { return mesh_->mesh.size(layout::Axis::tp); }
+  int tp_rank() const { return mesh_->coord.tp; }
   const BuildOptions& options() const { return *options_; }
 
  private:

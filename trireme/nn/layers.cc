@@ -23,16 +23,21 @@ Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& o
     : tp_(&builder.tp()),
       stream_(builder.stream()),
       style_(builder.rule().style),
-      orientation_(options.orientation) {
+      orientation_(options.orientation),
+      rows_(options.rows) {
   bool in_out = orientation_ == Orientation::in_out;
   int out_dim = in_out ? 1 : 0;
   int blocks = builder.rule().blocks;
-  std::vector<int64_t> fused;
+  std::vector<int64_t> fused = options.fused;
   if (blocks > 1) fused.assign(blocks, out / blocks);
   Sbp weight_place = builder.stream_param(), bias_place = builder.stream_param();
   if (style_ == Style::column || style_ == Style::vocab) {
     weight_place = Sbp::split(out_dim);
     bias_place = Sbp::split(0);
+    if (!rows_.empty()) {
+      base::check(!in_out, "{}: outputs of a whole [in, out] weight", builder.scope());
+      weight_place = bias_place = Sbp::replicated();
+    }
   } else if (style_ == Style::row) {
     weight_place = Sbp::split(1 - out_dim);
     fused.clear();
@@ -48,15 +53,66 @@ Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& o
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
   if (style_ == Style::replicate) return linear(x, weight_, bias_, orientation_, context);
   if (style_ != Style::row) {
-    at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq);
-    return linear(whole, weight_, bias_, orientation_, context);
+    return local(dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq), context);
   }
-  // The bias belongs to the sum, not to each part of it.
-  Param* own_bias = tp_->size() == 1 ? bias_ : nullptr;
-  at::Tensor out = linear(x, weight_, own_bias, orientation_, context);
+  at::Tensor out = local(x, context);
   if (tp_->size() == 1) return out;
   out = dist::redistribute(out, *tp_, Sbp::partial(), stream_);
   return bias_ ? add_bias(out, bias_, context) : out;
+}
+
+at::Tensor Linear::local(const at::Tensor& x, const Context& context) const {
+  if (!rows_.empty()) return linear_rows(x, weight_, bias_, rows_, context);
+  // The bias of a row weight belongs to the sum, not to each part of it.
+  Param* bias = style_ == Style::row && tp_->size() > 1 ? nullptr : bias_;
+  return linear(x, weight_, bias, orientation_, context);
+}
+
+ColumnGroup::ColumnGroup(const Builder& builder, int64_t in, const std::vector<Output>& outputs,
+                         Linear::Options options)
+    : tp_(&builder.tp()), stream_(builder.stream()) {
+  const int ranks = builder.tp_ranks(), rank = builder.tp_rank();
+  for (size_t first = 0, next = 0; first < outputs.size(); first = next) {
+    const Output& output = outputs[first];
+    base::check((builder / output.module).rule().style == Style::column, "{} is no column weight", output.module);
+    bool whole = false;
+    for (next = first; next < outputs.size() && outputs[next].module == output.module; ++next)
+      whole |= outputs[next].features / outputs[next].granularity < ranks;
+    options.fused.clear();
+    options.rows.clear();
+    std::vector<int64_t>& sizes = sizes_.emplace_back();
+    int64_t features = 0;
+    for (size_t i = first; i < next; ++i) {
+      const int64_t size = outputs[i].granularity, granules = outputs[i].features / size;
+      Range used = granules < ranks ? Range{rank * granules / ranks, rank * granules / ranks + 1}
+                                    : layout::split_range(granules, ranks, rank);
+      base::check(granules >= ranks || ranks % granules == 0, "{} granules for {} tensor ranks", granules, ranks);
+      if (whole) options.rows.push_back({features + used.begin * size, features + used.end * size});
+      options.fused.push_back(outputs[i].features);
+      sizes.push_back(used.size() * size);
+      features += outputs[i].features;
+    }
+    options.granularity = output.granularity;
+    if (options.fused.size() == 1 || whole) options.fused.clear();
+    linears_.emplace_back(builder / output.module, in, features, options);
+  }
+}
+
+std::vector<at::Tensor> ColumnGroup::forward(const at::Tensor& x, const Context& context) const {
+  return local(dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq), context);
+}
+
+std::vector<at::Tensor> ColumnGroup::local(const at::Tensor& whole, const Context& context) const {
+  std::vector<at::Tensor> out;
+  for (size_t i = 0; i < linears_.size(); ++i) {
+    at::Tensor y = linears_[i].local(whole, context);
+    if (sizes_[i].size() == 1) {
+      out.push_back(y);
+      continue;
+    }
+    for (at::Tensor& part : y.split_with_sizes(sizes_[i], -1)) out.push_back(std::move(part));
+  }
+  return out;
 }
 
 LayerNorm::LayerNorm(const Builder& builder, int64_t features, double eps)
@@ -64,11 +120,10 @@ LayerNorm::LayerNorm(const Builder& builder, int64_t features, double eps)
       weight_(builder.param("weight", {features}, layout::Init::ones(), builder.stream_param())),
       bias_(builder.param("bias", {features}, layout::Init::zeros(), builder.stream_param())) {}
 
-RmsNorm::RmsNorm(const Builder& builder, int64_t features, double eps, double offset)
+RmsNorm::RmsNorm(const Builder& builder, int64_t features, double eps, double offset, Sbp place)
     : eps_(eps),
       offset_(offset),
-      weight_(builder.param("weight", {features}, offset == 0 ? layout::Init::ones() : layout::Init::zeros(),
-                            builder.stream_param())) {}
+      weight_(builder.param("weight", {features}, offset == 0 ? layout::Init::ones() : layout::Init::zeros(), place)) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& x, const Context& context) const {
   const at::ScalarType type = x.scalar_type(), wide = at::isReducedFloatingType(type) ? at::kFloat : type;
@@ -87,8 +142,8 @@ int64_t VocabTable::first() const {
   return weight_->slice.dims[0].empty() ? 0 : weight_->slice.dims[0][0].begin;
 }
 
-at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context) const {
-  at::Tensor x = embedding(ids, weight_, first(), context);
+at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context, int64_t padding) const {
+  at::Tensor x = embedding(ids, weight_, first(), context, padding);
   return dist::redistribute(x, *tp_, split_ ? Sbp::partial() : Sbp::replicated(), stream_);
 }
 

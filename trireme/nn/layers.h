@@ -23,10 +23,15 @@ class Linear {
     layout::Init init = layout::Init::normal(0.02);
     bool bias = true;
     int64_t granularity = 1;  // splits fall on multiples of this many features (a head's size)
+    std::vector<int64_t> fused = {};       // of a column weight: sizes of its blocks, each split on its own
+    std::vector<layout::Range> rows = {};  // of a column weight that every rank holds whole: the outputs of this rank
   };
   Linear(const Builder& builder, int64_t in, int64_t out, const Options& options);
   /// Collective over tp.
   at::Tensor forward(const at::Tensor& x, const Context& context) const;
+  /// The product alone: a column weight's outputs of an input that is replicated already; a row weight's partial sum,
+  /// without its bias where there are several ranks. Local.
+  at::Tensor local(const at::Tensor& x, const Context& context) const;
 
  private:
   const comm::Comm* tp_;
@@ -35,6 +40,29 @@ class Linear {
   Orientation orientation_;
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
+  std::vector<layout::Range> rows_;
+};
+
+/// Column weights that share one input, which is gathered once: query, key and value; gate and up. Outputs of one module
+/// follow each other in a fused weight, each split on its own. An output of fewer granules than tensor ranks (key heads)
+/// is held whole by all of them, each using the granule of its neighbourhood; then the ranks are a multiple of the granules.
+class ColumnGroup {
+ public:
+  struct Output {
+    std::string module;
+    int64_t features = 0, granularity = 1;
+  };
+  ColumnGroup(const Builder& builder, int64_t in, const std::vector<Output>& outputs, Linear::Options options);
+  /// The local part of each output. Collective over tp.
+  std::vector<at::Tensor> forward(const at::Tensor& x, const Context& context) const;
+  /// The same of an input that is replicated already. Local.
+  std::vector<at::Tensor> local(const at::Tensor& x, const Context& context) const;
+
+ private:
+  const comm::Comm* tp_;
+  layout::Sbp stream_;
+  std::vector<Linear> linears_;
+  std::vector<std::vector<int64_t>> sizes_;  // of the outputs of each
 };
 
 class LayerNorm {
@@ -54,7 +82,10 @@ class LayerNorm {
 /// (offset + weight). The weight is drawn so that the factor begins as one.
 class RmsNorm {
  public:
-  RmsNorm(const Builder& builder, int64_t features, double eps, double offset = 0);
+  RmsNorm(const Builder& builder, int64_t features, double eps, double offset = 0)
+      : RmsNorm(builder, features, eps, offset, builder.stream_param()) {}
+  /// `place` of the weight on tp: replicated where each rank normalises heads of its own.
+  RmsNorm(const Builder& builder, int64_t features, double eps, double offset, layout::Sbp place);
   at::Tensor forward(const at::Tensor& x, const Context& context) const;
 
  private:
@@ -67,12 +98,13 @@ class RmsNorm {
 class VocabTable {
  public:
   VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init);
-  /// ids [batch, seq] -> stream. Collective over tp.
-  at::Tensor embed(const at::Tensor& ids, const Context& context) const;
+  /// ids [batch, seq] -> stream. Where `padding` stands among the ids, its row gets no gradient. Collective over tp.
+  at::Tensor embed(const at::Tensor& ids, const Context& context, int64_t padding = -1) const;
   /// stream -> local logits [batch, seq, local vocab]. Collective over tp.
   at::Tensor logits(const at::Tensor& x, const Context& context) const;
   /// First global row of the local part.
   int64_t first() const;
+  bool split() const { return split_; }
 
  private:
   const comm::Comm* tp_;

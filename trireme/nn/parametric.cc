@@ -105,6 +105,52 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
+at::Tensor select_rows(const at::Tensor& whole, const std::vector<layout::Range>& rows) {
+  std::vector<at::Tensor> parts;
+  for (layout::Range range : rows) parts.push_back(whole.narrow(0, range.begin, range.size()));
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+// A contribution that is zero but for some rows.
+void add_to_rows(Param* param, const std::vector<layout::Range>& rows, const at::Tensor& contribution) {
+  if (skipped(param)) return;
+  if (begins(param)) param->grad.zero_();
+  int64_t from = 0;
+  for (layout::Range range : rows) {
+    param->grad.narrow(0, range.begin, range.size()).add_(contribution.narrow(0, from, range.size()));
+    from += range.size();
+  }
+}
+
+struct LinearRows : torch::autograd::Function<LinearRows> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, Param* weight,
+                            Param* bias, const std::vector<layout::Range>* rows, WeightQueue* queue) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["weight"] = address(weight);
+    ctx->saved_data["bias"] = address(bias);
+    ctx->saved_data["rows"] = address(rows);
+    ctx->saved_data["queue"] = address(queue);
+    at::Tensor w = select_rows(weight->data, *rows).t(), flat = x.reshape({-1, x.size(-1)});
+    at::Tensor out = bias ? at::addmm(select_rows(bias->data, *rows), flat, w) : at::mm(flat, w);
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = w.size(1);
+    return out.view(shape);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    auto* weight = pointer<Param>(ctx, "weight");
+    auto* bias = pointer<Param>(ctx, "bias");
+    auto* rows = pointer<const std::vector<layout::Range>>(ctx, "rows");
+    at::Tensor x = ctx->get_saved_variables()[0], gy = rows_of(grads[0]);
+    at::Tensor gx;
+    if (ctx->needs_input_grad(0)) gx = at::mm(gy, select_rows(weight->data, *rows)).view(x.sizes());
+    contribute(pointer<WeightQueue>(ctx, "queue"), [=, x = rows_of(x)] {
+      add_to_rows(weight, *rows, at::mm(gy.t(), x));
+      if (bias) add_to_rows(bias, *rows, gy.sum(0, false, wide_type(bias->spec.dtype)));
+    });
+    return {gx, {}, {}, {}, {}, {}};
+  }
+};
+
 struct AddBias : torch::autograd::Function<AddBias> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
                             Param* bias, WeightQueue* queue) {
@@ -123,7 +169,7 @@ struct AddBias : torch::autograd::Function<AddBias> {
 
 struct Embedding : torch::autograd::Function<Embedding> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& ids,
-                            const at::Tensor& /*anchor*/, Param* table, int64_t first,
+                            const at::Tensor& /*anchor*/, Param* table, int64_t first, int64_t padding,
                             WeightQueue* queue) {
     int64_t rows = table->data.size(0);
     at::Tensor local = ids.flatten() - first;
@@ -139,7 +185,12 @@ struct Embedding : torch::autograd::Function<Embedding> {
                 ? at::zeros({local.numel(), shape.back()}, table->data.options())
                 : at::index_select(table->data, 0, local).masked_fill_(outside.unsqueeze(1), 0);
     }
-    ctx->save_for_backward({local, outside});
+    at::Tensor silent = outside;
+    if (padding >= 0) {
+      silent = ids.flatten().eq(padding);
+      if (outside.defined()) silent.logical_or_(outside);
+    }
+    ctx->save_for_backward({local, silent});
     ctx->saved_data["table"] = address(table);
     ctx->saved_data["queue"] = address(queue);
     ctx->set_materialize_grads(false);
@@ -155,7 +206,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
       if (begins(table)) table->grad.zero_();
       if (table->grad.size(0) > 0) table->grad.index_add_(0, saved[0], g);
     });
-    return {{}, {}, {}, {}, {}};
+    return {{}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -222,12 +273,17 @@ at::Tensor linear(const at::Tensor& x, Param* weight, Param* bias, Orientation o
   return Linear::apply(x, context.anchor, weight, bias, orientation, context.weight_queue);
 }
 
+at::Tensor linear_rows(const at::Tensor& x, Param* weight, Param* bias, const std::vector<layout::Range>& rows,
+                       const Context& context) {
+  return LinearRows::apply(x, context.anchor, weight, bias, &rows, context.weight_queue);
+}
+
 at::Tensor add_bias(const at::Tensor& x, Param* bias, const Context& context) {
   return AddBias::apply(x, context.anchor, bias, context.weight_queue);
 }
 
-at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const Context& context) {
-  return Embedding::apply(ids, context.anchor, table, first, context.weight_queue);
+at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const Context& context, int64_t padding) {
+  return Embedding::apply(ids, context.anchor, table, first, padding, context.weight_queue);
 }
 
 at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double eps,

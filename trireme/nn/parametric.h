@@ -16,12 +16,17 @@ enum class Orientation : uint8_t { out_in, in_out };
 /// x [..., in] times the weight, plus the bias where there is one: [..., out].
 at::Tensor linear(const at::Tensor& x, Param* weight, Param* bias, Orientation orientation, const Context& context);
 
+/// The same for the outputs `rows` of an out_in weight alone, in their order: what a rank needs of a weight that it holds
+/// whole. The gradient of the other rows is zero, so that the ranks' gradients are partial sums.
+at::Tensor linear_rows(const at::Tensor& x, Param* weight, Param* bias, const std::vector<layout::Range>& rows,
+                       const Context& context);
+
 /// x + bias.
 at::Tensor add_bias(const at::Tensor& x, Param* bias, const Context& context);
 
 /// Rows of the local table for ids [...]: [..., features]. The table holds global rows [first, first + its rows);
-/// ids outside give zeros, a valid partial sum.
-at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const Context& context);
+/// ids outside give zeros, a valid partial sum. Where `padding` stands among the ids, its row gets no gradient.
+at::Tensor embedding(const at::Tensor& ids, Param* table, int64_t first, const Context& context, int64_t padding = -1);
 
 /// Layer normalisation over the last dimension (Ba et al., 2016).
 at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double eps, const Context& context);

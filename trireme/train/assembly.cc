@@ -127,7 +127,7 @@ layout::ModelDescription describe(const base::Json& tree, const Placement& place
   nn::ModelDef def = models::make_model(tree, placement.mesh.size(layout::Axis::tp));
   if (def.max_positions > 0 && seq > def.max_positions) {
     throw base::ConfigError(fmt::format(
-        "data.seq_length {} is more than the model's {} positions; lower it or raise model.n_positions", seq,
+        "data.seq_length {} is more than the model's {} positions; lower it or raise them in model", seq,
         def.max_positions));
   }
   return nn::describe(def, placement.mesh, placement.options, blocks_of(def, placement),

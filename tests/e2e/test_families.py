@@ -1,0 +1,135 @@
+"""Families of decoders from YAML: trained on 2 x 2 x 2, resumed, merged, reloaded in transformers, continued. A few in
+every run, all with TRIREME_FULL=1."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from support import json_lines, latest, layout, learnable_data, losses, train, trireme
+
+VOCAB = 257
+LLAMA = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=44,
+             max_position_embeddings=64, pad_token_id=None)
+MOE = dict(num_experts_per_tok=2, output_router_logits=True)
+FAMILIES = {
+    "gpt_neo": dict(hidden_size=32, num_layers=2, num_heads=4, max_position_embeddings=64, attention_types=[[["global", "local"], 1]],
+                    window_size=8),
+    "gptj": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),
+    "gpt_neox": dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=44, max_position_embeddings=64),
+    "opt": dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=44, max_position_embeddings=64),
+    "bloom": dict(hidden_size=32, n_layer=2, n_head=4),
+    "llama": LLAMA | dict(rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                        "original_max_position_embeddings": 32}, rope_theta=5000.0),
+    "mistral": LLAMA | dict(sliding_window=8),
+    "qwen2": LLAMA | dict(tie_word_embeddings=True),
+    "qwen3": LLAMA | dict(head_dim=16),
+    "gemma2": LLAMA | dict(head_dim=16, sliding_window=8, pad_token_id=0),
+    "gemma3_text": LLAMA | dict(head_dim=16, sliding_window=8, sliding_window_pattern=2, pad_token_id=0),
+    "phi3": LLAMA,
+    "mixtral": LLAMA | MOE | dict(num_local_experts=4),
+    "qwen3_moe": LLAMA | MOE | dict(head_dim=16, num_experts=4, moe_intermediate_size=20),
+}
+CHOSEN = list(FAMILIES) if os.environ.get("TRIREME_FULL") else ["gpt_neox", "gemma3_text", "mixtral"]
+PROMPT = "the quick dog"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """Of bytes alone, and an end token."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    vocab = {token: i for i, token in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | {"<|endoftext|>": 256}
+    made = Tokenizer(models.BPE(vocab, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|endoftext|>").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return learnable_data(tmp_path_factory.mktemp("data") / "data", vocab=VOCAB)
+
+
+def write_config(folder, family, data, tokenizer):
+    path = folder / "config.yaml"
+    path.write_text(json.dumps({
+        "model": {"family": family, "vocab_size": VOCAB, "bos_token_id": 256, "eos_token_id": 256} | FAMILIES[family],
+        "tokenizer": str(tokenizer),
+        "data": {"train": [{"path": data}], "seq_length": 24},
+        "train": {"train_iter": 4, "train_micro_batch_size": 1, "global_batch_size": 4, "checkpointer": {"period": 2},
+                  "evaluation": {"enabled": False}, "scheduler": {"name": "constant"}},
+        "optim": {"lr": 1e-2, "eps": 1e-4}}))
+    return path
+
+
+@pytest.mark.parametrize("family", CHOSEN)
+def test_family(family, data, tokenizer, tmp_path):
+    config, run, again, merged = write_config(tmp_path, family, data, tokenizer), tmp_path / "run", tmp_path / "again", tmp_path / "hf"
+    train(config, run, *layout(2, 2, 2))
+    whole = losses(run)
+    assert len(whole) == 4 and whole[4] < whole[1]
+
+    shutil.copytree(run, again)
+    (again / "checkpoints/latest").write_text("step_00000002\n")
+    shutil.rmtree(again / "checkpoints/step_00000004")
+    train(config, again, *layout(2, 2, 2), "--resume")
+    assert losses(again) == whole
+    trireme("ckpt", "diff", latest(run), latest(again))
+
+    trireme("ckpt", "convert", latest(run), merged, "--to", "hf")
+    model, facts = AutoModelForCausalLM.from_pretrained(merged, output_loading_info=True)
+    assert not any(facts[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    # What transformers read is what is there, bit for bit: it writes the same file.
+    model.save_pretrained(tmp_path / "back")
+    ours, theirs = load_file(merged / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    theirs = {"embed_out.weight" if family == "gpt_neox" and k == "lm_head.weight" else k: v for k, v in theirs.items()}
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+    ids = AutoTokenizer.from_pretrained(merged)(PROMPT, return_tensors="pt").input_ids
+    want = model.eval().generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, pad_token_id=256)
+    want = want[0, ids.shape[1]:].tolist()
+    for tp, pp in ((1, 1), (2, 2)):
+        said = trireme("generate", "--model", merged, "--prompt", PROMPT, "--max-new-tokens", 12, "--greedy", "--json",
+                       "--tensor-parallel", tp, "--pipeline-parallel", pp).stdout
+        assert json_lines(said)[0]["new_ids"] == want
+
+
+REFUSED = {
+    "heads that tp does not divide": ("llama", dict(num_attention_heads=3, num_key_value_heads=3, hidden_size=33), ["3", "tensor_parallel_size"]),
+    "key heads beside tp": ("llama", dict(num_attention_heads=6, num_key_value_heads=3, hidden_size=36), ["num_key_value_heads 3"]),
+    "key heads of no group": ("llama", dict(num_key_value_heads=3), ["num_key_value_heads 3", "num_attention_heads 4"]),
+    "width": ("opt", dict(hidden_size=30), ["hidden_size 30", "num_attention_heads 4"]),
+    "activation": ("llama", dict(hidden_act="gleu"), ["gleu", "gelu"]),
+    "rope type": ("llama", dict(rope_scaling={"rope_type": "spiral", "factor": 2.0}), ["spiral", "yarn"]),
+    "rope key": ("llama", dict(rope_scaling={"rope_type": "linear", "factr": 2.0}), ["factor"]),
+    "rope factor": ("llama", dict(rope_scaling={"type": "linear"}), ["factor", "linear"]),
+    "nearest key": ("qwen3", dict(num_key_value_head=2), ["num_key_value_head", "num_key_value_heads"]),
+    "layer types": ("gemma3_text", dict(layer_types=["sliding_attention"]), ["layer_types", "2"]),
+    "attention types": ("gpt_neo", dict(attention_types=[[["global"], 3]]), ["attention_types", "2"]),
+    "experts": ("mixtral", dict(num_experts_per_tok=9), ["9", "4"]),
+    "rotary": ("gptj", dict(rotary_dim=12), ["rotary_dim", "8"]),
+    "family": ("lama", {}, ["lama", "llama"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case, data, tokenizer, tmp_path):
+    family, overrides, words = REFUSED[case]
+    config = write_config(tmp_path, family if family in FAMILIES else "llama", data, tokenizer)
+    keys = json.loads(config.read_text())
+    keys["model"] |= overrides | {"family": family}
+    config.write_text(json.dumps(keys))
+    said = train(config, tmp_path / "run", *layout(tp=2), code=2).stderr
+    assert all(word in said for word in words), said
+
+
+def test_docs_hold_the_table():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/models.md").read_text()
+    assert trireme("models", "--markdown").stdout in page

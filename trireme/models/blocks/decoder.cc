@@ -1,0 +1,290 @@
+#include "trireme/models/blocks/decoder.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/dist/redistribute.h"
+#include "trireme/models/blocks/decoder_parts.h"
+#include "trireme/nn/loss.h"
+
+namespace trireme::models {
+namespace {
+
+using layout::Init;
+using nn::Builder;
+using nn::Context;
+using nn::State;
+
+constexpr const char *kChosen = "experts_chosen", *kShares = "experts_shares";
+
+// What a balance loss needs travels with the stream: how often each expert was chosen, and the sum of its shares.
+void describe_balance(const DecoderConfig& c, const Builder& b, nn::StateSpec& spec) {
+  if (c.experts.balance == 0) return;
+  const base::DType type = b.options().dtype == base::DType::f64 ? base::DType::f64 : base::DType::f32;
+  spec.push_back({kChosen, {c.experts.count}, type, false});
+  spec.push_back({kShares, {c.experts.count}, type, true});
+}
+
+class Embeddings : public nn::Layer {
+ public:
+  Embeddings(const Builder& b, const DecoderConfig& c)
+      : config_(c),
+        builder_(b),
+        tokens_(b / c.names.tokens, c.vocab_size, c.embedding_size, Init::normal(c.init)) {
+    if (!c.names.positions.empty()) {
+      positions_ = (b / c.names.positions).param("weight", {c.max_positions + c.position_offset, c.hidden},
+                                                 Init::normal(c.init), b.stream_param());
+    }
+    if (!c.names.project_in.empty())
+      project_.emplace(b / c.names.project_in, c.embedding_size, c.hidden, nn::Linear::Options{.init = Init::normal(c.init), .bias = false});
+    if (!c.names.embedding_norm.empty()) norm_.emplace(b / c.names.embedding_norm, c);
+  }
+
+  State forward(State, const Context& context) override {
+    const layout::Range held = nn::stream_range(builder_, context.seq);
+    at::Tensor x = tokens_.embed(context.batch.tensors.at("input_ids"), context, config_.padding);
+    if (config_.embedding_scale != 1) x = x * at::scalar_tensor(config_.embedding_scale, x.options());
+    if (project_) x = project_->forward(x, context);
+    if (positions_) {
+      at::Tensor places = at::arange(held.begin, held.end, at::kLong) + (context.batch.position + config_.position_offset);
+      x = x + nn::embedding(places, positions_, 0, context);
+    }
+    if (norm_) x = norm_->forward(x, context);
+    State out{{"hidden", nn::dropout(x, config_.embedding_dropout, builder_.layer_index(), kEmbedding, held.begin, context)}};
+    if (config_.experts.balance > 0) {
+      at::Tensor none = at::zeros({config_.experts.count}, x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+      out.set(kChosen, none);
+      out.set(kShares, none + context.anchor.to(none.scalar_type()) * 0);
+    }
+    return out;
+  }
+
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
+    nn::StateSpec spec{{"hidden", {shape.rows, nn::stream_range(builder_, shape.seq).size(), config_.hidden},
+                        builder_.options().dtype, true}};
+    describe_balance(config_, builder_, spec);
+    return spec;
+  }
+
+ private:
+  DecoderConfig config_;
+  Builder builder_;
+  nn::VocabTable tokens_;
+  nn::Param* positions_ = nullptr;
+  std::optional<nn::Linear> project_;
+  std::optional<Norm> norm_;
+};
+
+class Block : public nn::Layer {
+ public:
+  Block(const Builder& b, const DecoderConfig& c, int64_t index)
+      : config_(c), builder_(b), attention_(b, c, index) {
+    const DecoderNames& n = c.names;
+    attention_norm_.emplace(b / n.attention_norm, c);
+    if (!n.mlp_norm.empty()) mlp_norm_.emplace(b / n.mlp_norm, c);
+    if (!n.attention_out_norm.empty()) attention_out_norm_.emplace(b / n.attention_out_norm, c);
+    if (!n.mlp_out_norm.empty()) mlp_out_norm_.emplace(b / n.mlp_out_norm, c);
+    if (c.has_experts(index))
+      experts_.emplace(b, c);
+    else
+      mlp_.emplace(b, c);
+  }
+
+  State forward(State in, const Context& context) override {
+    at::Tensor x = in.at("hidden");
+    at::Tensor normed = config_.post_norm ? x : attention_norm_->forward(x, context);
+    at::Tensor attended = drop(with(attention_out_norm_, attention_.forward(normed, context), context), kAttentionOutput, context);
+    if (config_.parallel) {
+      at::Tensor other = mlp_norm_ ? mlp_norm_->forward(x, context) : normed;
+      x = x + attended + drop(mlp(other, in, context), kMlpOutput, context);
+    } else {
+      x = (config_.residual_of_norm ? normed : x) + attended;
+      if (config_.post_norm) x = attention_norm_->forward(x, context);
+      at::Tensor inner = config_.post_norm ? x : mlp_norm_->forward(x, context);
+      at::Tensor base = config_.residual_of_norm ? inner : x;
+      x = base + drop(with(mlp_out_norm_, mlp(inner, in, context), context), kMlpOutput, context);
+      if (config_.post_norm) x = mlp_norm_->forward(x, context);
+    }
+    in.set("hidden", x);
+    return in;
+  }
+
+  double flops(int64_t seq) const override {
+    const DecoderConfig& c = config_;
+    const double attention = static_cast<double>(c.head_size) * static_cast<double>(c.hidden * (2 * c.heads + 2 * c.kv_heads) + 2 * seq * c.heads);
+    const double gated = c.names.gate.empty() ? 2 : 3;
+    const double mlp = experts_ ? 3.0 * static_cast<double>(c.hidden * c.experts.inner * c.experts.chosen)
+                                : gated * static_cast<double>(c.hidden * c.inner);
+    return static_cast<double>(seq) * 2 * (attention + mlp);
+  }
+
+ private:
+  static at::Tensor with(const std::optional<Norm>& norm, const at::Tensor& x, const Context& context) {
+    return norm ? norm->forward(x, context) : x;
+  }
+
+  at::Tensor mlp(const at::Tensor& x, State& state, const Context& context) const {
+    if (!experts_) return mlp_->forward(x, context);
+    Routed routed = experts_->forward(x, context);
+    if (config_.experts.balance > 0) {
+      state.set(kChosen, state.at(kChosen) + routed.chosen);
+      state.set(kShares, state.at(kShares) + routed.shares);
+    }
+    return routed.out;
+  }
+
+  at::Tensor drop(const at::Tensor& x, Site site, const Context& context) const {
+    const int64_t begin = nn::stream_range(builder_, context.seq).begin;
+    return nn::dropout(x, config_.residual_dropout, builder_.layer_index(), site, begin, context);
+  }
+
+  DecoderConfig config_;
+  Builder builder_;
+  Attention attention_;
+  std::optional<Norm> attention_norm_, mlp_norm_, attention_out_norm_, mlp_out_norm_;
+  std::optional<Mlp> mlp_;
+  std::optional<Experts> experts_;
+};
+
+/// Final norm and output projection; leaves the local part of the logits.
+class Head : public nn::Layer {
+ public:
+  Head(const Builder& b, const DecoderConfig& c) : config_(c), builder_(b), table_(table(b, c), c.vocab_size, c.embedding_size, Init::normal(c.init)) {
+    const Builder model = b / c.names.model;
+    if (!c.names.final_norm.empty()) norm_.emplace(model / c.names.final_norm, c);
+    if (!c.names.project_out.empty())
+      project_.emplace(model / c.names.project_out, c.hidden, c.embedding_size, nn::Linear::Options{.init = Init::normal(c.init), .bias = false});
+    if (c.head_bias)
+      bias_ = (b / c.names.head).param("bias", {c.vocab_size}, Init::zeros(), table_.split() ? layout::Sbp::split(0) : layout::Sbp::replicated());
+  }
+
+  State forward(State in, const Context& context) override {
+    at::Tensor x = in.at("hidden");
+    if (norm_) x = norm_->forward(x, context);
+    if (project_) x = project_->forward(x, context);
+    at::Tensor logits = table_.logits(x, context);
+    if (bias_) logits = nn::add_bias(logits, bias_, context);
+    if (config_.logit_cap > 0) logits = at::tanh(logits / config_.logit_cap) * config_.logit_cap;
+    in.erase("hidden");
+    in.set("logits", logits);
+    return in;
+  }
+
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
+    const auto local = layout::split_range(config_.vocab_size, builder_.tp().size(), builder_.tp().rank());
+    nn::StateSpec spec;
+    describe_balance(config_, builder_, spec);
+    spec.push_back({"logits", {shape.rows, shape.seq, local.size()}, builder_.options().dtype, true});
+    return spec;
+  }
+
+  double flops(int64_t seq) const override { return 2.0 * static_cast<double>(seq * config_.vocab_size * config_.embedding_size); }
+
+ private:
+  static Builder table(const Builder& b, const DecoderConfig& c) {
+    return c.tied ? b / c.names.model / c.names.tokens : b / c.names.head;
+  }
+
+  DecoderConfig config_;
+  Builder builder_;
+  nn::VocabTable table_;
+  std::optional<Norm> norm_;
+  std::optional<nn::Linear> project_;
+  nn::Param* bias_ = nullptr;
+};
+
+nn::Policy policy_of(const DecoderNames& n) {
+  nn::Policy policy{{n.model + "." + n.tokens, nn::Style::vocab}, {n.head, nn::Style::vocab}};
+  for (const std::string& name : {n.query, n.key, n.value, n.gate, n.up, n.expert_gate, n.expert_up})
+    if (!name.empty()) policy.push_back({"*." + name, nn::Style::column});
+  for (const std::string& name : {n.attention_out, n.down, n.expert_down})
+    if (!name.empty()) policy.push_back({"*." + name, nn::Style::row});
+  return policy;
+}
+
+// Fedus et al., "Switch Transformers", 2021, eq. 4 to 6, over all layers together.
+at::Tensor balance_loss(const DecoderConfig& c, const State& out, const nn::Batch& batch) {
+  int64_t layers = 0;
+  for (int64_t i = 0; i < c.layers; ++i) layers += c.has_experts(i);
+  const auto tokens = static_cast<double>(layers * batch.rows * batch.seq);
+  at::Tensor sum = (out.at(kChosen) * out.at(kShares)).sum() / (tokens * tokens);
+  return sum.to(at::kDouble) * (static_cast<double>(c.experts.count) * c.experts.balance);
+}
+
+}  // namespace
+
+void check_decoder(const DecoderConfig& c, int tp) {
+  nn::find_activation(c.activation);
+  if (c.heads % c.kv_heads != 0) {
+    throw base::ConfigError(fmt::format("model.{} {} cannot share model.num_key_value_heads {}, which must divide it", c.heads_key,
+                                        c.heads, c.kv_heads));
+  }
+  if (c.heads % tp != 0) {
+    throw base::ConfigError(fmt::format(
+        "tensor_parallel_size {} does not divide model.{} {}; choose a divisor of {}", tp, c.heads_key, c.heads, c.heads));
+  }
+  if (c.kv_heads % tp != 0 && tp % c.kv_heads != 0) {
+    throw base::ConfigError(fmt::format(
+        "tensor_parallel_size {} and model.num_key_value_heads {}: one must divide the other", tp, c.kv_heads));
+  }
+  if (c.experts.count > 0 && c.experts.chosen > c.experts.count)
+    throw base::ConfigError(fmt::format("{} of {} experts cannot be chosen for a token", c.experts.chosen, c.experts.count));
+}
+
+int64_t head_size_of(const DecoderConfig& c) {
+  if (c.hidden % c.heads != 0) {
+    throw base::ConfigError(
+        fmt::format("model.{} {} does not divide model.{} {}", c.heads_key, c.heads, c.hidden_key, c.hidden));
+  }
+  return c.hidden / c.heads;
+}
+
+nn::ModelDef decoder(const DecoderConfig& given) {
+  DecoderConfig c = given;
+  if (c.embedding_size == 0) c.embedding_size = c.hidden;
+  nn::ModelDef def;
+  def.vocab_size = c.vocab_size;
+  def.max_positions = c.max_positions;
+  def.policy = policy_of(c.names);
+  def.layers.push_back({"embeddings", false, [c](Builder& b) { return std::make_unique<Embeddings>(b / c.names.model, c); }});
+  for (int64_t i = 0; i < c.layers; ++i) {
+    def.layers.push_back({fmt::format("{}.{}", c.names.blocks, i), true, [c, i](Builder& b) {
+                            return std::make_unique<Block>(b / c.names.model / c.names.blocks / std::to_string(i), c, i);
+                          }});
+  }
+  def.layers.push_back({"head", false, [c](Builder& b) { return std::make_unique<Head>(b, c); }});
+  def.loss = [c](const State& out, const nn::Batch& batch, const comm::Comm& tp) {
+    const int64_t first = layout::split_range(c.vocab_size, tp.size(), tp.rank()).begin;
+    const at::Tensor& labels = batch.tensors.at("labels");
+    at::Tensor loss = nn::cross_entropy_sum(out.at("logits"), labels, first, tp);
+    if (c.experts.balance == 0) return loss;
+    return loss + balance_loss(c, out, batch) * static_cast<double>(nn::count_labels(labels));
+  };
+  def.loss_weight = [](const nn::Batch& batch) { return nn::count_labels(batch.tensors.at("labels")); };
+  return def;
+}
+
+Family decoder_family(const std::string& name, const std::string& architecture, DecoderConfig (*read)(ConfigReader& get)) {
+  auto read_whole = [name, read](ConfigReader& get) {
+    DecoderConfig config = read(get);
+    get.finish();
+    return config;
+  };
+  return {.make =
+              [name, read_whole](const base::Json& tree, int tp) {
+                ConfigReader get(tree, name);
+                DecoderConfig config = read_whole(get);
+                check_decoder(config, tp);
+                return decoder(config);
+              },
+          .resolve =
+              [name, architecture, read_whole](const base::Json& tree) {
+                ConfigReader get(tree, name);
+                check_decoder(read_whole(get), 1);
+                return get.resolved(architecture);
+              }};
+}
+
+}  // namespace trireme::models
