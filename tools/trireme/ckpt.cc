@@ -11,6 +11,7 @@
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/convert.h"
+#include "trireme/checkpoint/gguf.h"
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/builder.h"
@@ -91,6 +92,22 @@ void inspect(const Flags& flags) {
   }
 }
 
+/// Returns the number of tensors.
+int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
+  if (flags.a.ends_with(".gguf")) {
+    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes)
+      throw base::ConfigError(flags.a + ": a GGUF file is converted with --to hf and --dtype; what that makes converts further");
+    return checkpoint::convert_gguf(flags.a, flags.b, options);
+  }
+  const Checkpoint source(flags.a, describe);
+  if (flags.to == "hf" || flags.to == "bin") return checkpoint::convert_to_hf(source, flags.b, options);
+  if (flags.to == "oslo")
+    return checkpoint::convert_to_oslo(source, flags.b, description_of(source), flags.tensor_parallel,
+                                       flags.pipeline_parallel, options);
+  const layout::Mesh mesh({.pp = flags.pipeline_parallel, .dp = 1, .tp = flags.tensor_parallel});
+  return checkpoint::convert_to_split(source, flags.b, description_of(source), mesh, options);
+}
+
 void convert(const Flags& flags) {
   checkpoint::ConvertOptions options{
       .average = flags.average, .optimizer = flags.optimizer, .pickled = flags.to == "bin"};
@@ -107,17 +124,7 @@ void convert(const Flags& flags) {
           fmt::format("--dtype {}: weights are fp64, fp32, bf16 or fp16", flags.dtype));
     }
   }
-  Checkpoint source(flags.a, describe);
-  int64_t count = 0;
-  if (flags.to == "hf" || flags.to == "bin") {
-    count = checkpoint::convert_to_hf(source, flags.b, options);
-  } else if (flags.to == "oslo") {
-    count = checkpoint::convert_to_oslo(source, flags.b, description_of(source),
-                                        flags.tensor_parallel, flags.pipeline_parallel, options);
-  } else {
-    layout::Mesh mesh({.pp = flags.pipeline_parallel, .dp = 1, .tp = flags.tensor_parallel});
-    count = checkpoint::convert_to_split(source, flags.b, description_of(source), mesh, options);
-  }
+  const int64_t count = write(flags, options);
   if (flags.json) return print({{"path", flags.b}, {"tensors", count}});
   fmt::print(stderr, "wrote {} tensors to {}\n", count, flags.b);
 }
@@ -192,7 +199,7 @@ void add_ckpt(CLI::App& program) {
   for (const char* name : {"convert", "merge"}) {
     bool merge = std::string(name) == "merge";
     one = add(name, merge ? "convert --to hf" : "Writes a checkpoint in another layout", convert);
-    one->add_option("source", flags->a, "checkpoint, run, Hugging Face or OSLO folder")->required();
+    one->add_option("source", flags->a, "checkpoint, run, Hugging Face or OSLO folder, or a .gguf file")->required();
     one->add_option("destination", flags->b, "folder to make")->required();
     one->add_option("--dtype", flags->dtype,
                     "type of the weights: fp64, fp32, bf16 or fp16 (default: as stored)");

@@ -20,24 +20,6 @@ namespace fs = std::filesystem;
 using formats::SafetensorsWriter;
 using formats::TensorEntry;
 
-/// Runs `write` on a temporary folder that becomes `destination` when it succeeds.
-void build_folder(std::string destination, const std::function<void(const std::string&)>& write) {
-  while (destination.size() > 1 && destination.back() == '/') destination.pop_back();
-  if (fs::exists(destination)) {
-    throw base::ConfigError(fmt::format(
-        "{} exists already; give a destination that does not, or remove it", destination));
-  }
-  std::string folder = begin_folder(destination);
-  try {
-    write(folder);
-    commit_folder(folder, destination);
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-    throw;
-  }
-}
-
 /// The source's tensor that becomes `name` in the destination.
 std::string source_of(const Checkpoint& source, const std::string& name,
                       const ConvertOptions& options) {

@@ -138,4 +138,21 @@ void prune(const std::string& root, int keep) {
   }
 }
 
+void build_folder(std::string destination, const std::function<void(const std::string& folder)>& write) {
+  while (destination.size() > 1 && destination.back() == '/') destination.pop_back();
+  if (fs::exists(destination)) {
+    throw base::ConfigError(fmt::format(
+        "{} exists already; give a destination that does not, or remove it", destination));
+  }
+  std::string folder = begin_folder(destination);
+  try {
+    write(folder);
+    commit_folder(folder, destination);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+    throw;
+  }
+}
+
 }  // namespace trireme::checkpoint

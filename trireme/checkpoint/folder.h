@@ -5,6 +5,7 @@
 // functions.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,8 @@ std::string step_folder(int64_t step);
 std::string begin_folder(const std::string& target);
 /// Makes the temporary folder durable and renames it to `target`, in place of what may be there.
 void commit_folder(const std::string& temporary, const std::string& target);
+/// Runs `write` on a temporary folder that becomes `destination` when it succeeds. ConfigError when that exists.
+void build_folder(std::string destination, const std::function<void(const std::string& folder)>& write);
 
 /// Removes what an interrupted save left in `root` (temporary folders). A trainer calls it at its
 /// start, save does.

@@ -8,7 +8,7 @@
 #include "trireme/base/json.h"
 #include "trireme/text/charsmap.h"
 #include "trireme/text/protobuf.h"
-#include "trireme/text/tokenizer_spec.h"
+#include "trireme/text/sentencepiece_model.h"
 #include "trireme/text/unicode.h"
 
 namespace trireme::text {
@@ -19,27 +19,8 @@ using base::Json;
 
 constexpr const char* kSpace = "\u2581";  // how SentencePiece writes a space
 
-// Numbers of sentencepiece_model.proto.
-enum PieceType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-enum ModelType { kUnigram = 1, kBpe = 2 };
-
-struct Piece {
-  std::string text;
-  double score = 0;
-  int type = kNormal;
-};
-
-struct SentencePieceModel {
-  std::vector<Piece> pieces;
-  int model_type = kUnigram;
-  bool byte_fallback = false, split_by_whitespace = true, whitespace_as_suffix = false;
-  std::string charsmap;
-  bool dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
-  int64_t eos = 2;
-};
-
-Piece read_piece(std::string_view bytes, const std::string& file, size_t offset) {
-  Piece piece;
+SentencePiece read_piece(std::string_view bytes, const std::string& file, size_t offset) {
+  SentencePiece piece;
   ProtobufReader reader(bytes, file, offset);
   while (auto field = reader.next()) {
     if (field->number == 1) piece.text = field->bytes;
@@ -97,7 +78,7 @@ std::vector<MergeRule> merges_of(const SentencePieceModel& model) {
   };
   std::vector<Candidate> candidates;
   for (size_t id = 0; id < model.pieces.size(); ++id) {
-    const Piece& piece = model.pieces[id];
+    const SentencePiece& piece = model.pieces[id];
     if (piece.type != kNormal) continue;
     const std::string_view text = piece.text;
     const char *begin = text.data(), *end = begin + text.size();
@@ -185,8 +166,10 @@ void set_stages(const SentencePieceModel& model, bool symbols, TokenizerSpec& sp
 }  // namespace
 
 TokenizerSpec read_sentencepiece_model(const std::string& path) {
-  const std::string content = base::read_file(path);
-  const SentencePieceModel model = read_model(content, path);
+  return tokenizer_of(read_model(base::read_file(path), path), path);
+}
+
+TokenizerSpec tokenizer_of(const SentencePieceModel& model, const std::string& path) {
   auto unsupported = [&](const std::string& what) {
     throw FormatError(fmt::format("{}: {} is not supported", path, what));
   };
@@ -205,7 +188,7 @@ TokenizerSpec read_sentencepiece_model(const std::string& path) {
   std::optional<int32_t> unk;
   bool symbols = false;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
-    const Piece& piece = model.pieces[i];
+    const SentencePiece& piece = model.pieces[i];
     const auto id = static_cast<int32_t>(i);
     if (!seen.emplace(piece.text, id).second) {
       throw FormatError(fmt::format("{}: piece \"{}\" appears twice", path, piece.text));

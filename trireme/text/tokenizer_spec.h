@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.h"
 #include "trireme/text/added_tokens.h"
 #include "trireme/text/model.h"
 
@@ -33,6 +34,9 @@ TokenizerSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
 TokenizerSpec read_wordpiece_vocabulary(const std::string& path);
 /// A SentencePiece model (spiece.model, tokenizer.model): Unigram or BPE.
 TokenizerSpec read_sentencepiece_model(const std::string& path);
+/// The tokenizer in a GGUF file's metadata (`tokenizer.ggml.*`): byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
+/// `source` is the file, for messages.
+TokenizerSpec read_gguf_tokenizer(const base::Json& metadata, const std::string& source);
 /// tiktoken's ranks, base64 and rank a line; the file's name says which pattern cuts words.
 TokenizerSpec read_tiktoken_file(const std::string& path);
 

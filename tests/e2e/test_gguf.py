@@ -1,0 +1,228 @@
+"""GGUF files, written by the gguf package: weights of every type that is read, the tokenizers they carry, what is refused."""
+
+import json
+import shutil
+import subprocess
+
+import gguf
+import numpy
+import pytest
+import torch
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from support import PROGRAM, json_lines, trireme
+
+TYPE = gguf.GGMLQuantizationType
+TEXTS = ["the quick brown fox", " don't\n\nstop  at 12345!", "naïve café 东京 🙂", ""]
+
+
+def byte_level_bpe():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog " * 20],
+                                  trainers.BpeTrainer(vocab_size=285, special_tokens=["<|endoftext|>"],
+                                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return tokenizer
+
+
+def add_byte_level(writer, tokenizer, pre):
+    model = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if t == "<|endoftext|>" else gguf.TokenType.NORMAL for t in tokens])
+    writer.add_token_merges([" ".join(m) if isinstance(m, list) else m for m in model["merges"]])
+    writer.add_eos_token_id(0)
+
+
+def close(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def convert(source, folder, *words, code=0):
+    return trireme("ckpt", "convert", source, folder, "--to", "hf", *words, code=code)
+
+
+def write_gpt2(path, model, tokenizer):
+    c = model.config
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_context_length(c.n_positions)
+    writer.add_embedding_length(c.n_embd)
+    writer.add_block_count(c.n_layer)
+    writer.add_feed_forward_length(4 * c.n_embd)
+    writer.add_head_count(c.n_head)
+    writer.add_layer_norm_eps(c.layer_norm_epsilon)
+    add_byte_level(writer, tokenizer, "gpt-2")
+    names = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
+             "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+    for name, value in model.transformer.state_dict().items():
+        block, module = name.split(".", 2)[1:] if name.startswith("h.") else (None, name)
+        module, kind = module.rsplit(".", 1)
+        value = value.numpy()
+        if kind == "weight" and ".c_" in name:
+            value = value.T.copy()
+        prefix = f"blk.{block}." if block else ""
+        writer.add_tensor(f"{prefix}{names[module]}.{kind}", value)
+    close(writer)
+
+
+def test_gpt2_with_its_tokenizer(tmp_path):
+    tokenizer = byte_level_bpe()
+    torch.manual_seed(3)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=64, vocab_size=tokenizer.get_vocab_size(),
+                                       layer_norm_epsilon=1e-4, bos_token_id=0, eos_token_id=0)).eval()
+    write_gpt2(tmp_path / "m.gguf", model, tokenizer)
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    got = GPT2LMHeadModel.from_pretrained(tmp_path / "hf")
+    for name, value in model.state_dict().items():
+        assert torch.equal(got.state_dict()[name], value), name
+    assert got.config.layer_norm_epsilon == pytest.approx(1e-4)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    for text in TEXTS:
+        assert theirs(text).input_ids == tokenizer.encode(text).ids
+        if text and "\n" not in text:
+            said = trireme("tokenizer", "encode", "--tokenizer", tmp_path / "hf", "--text", text, "--json").stdout
+            assert json_lines(said)[0]["ids"] == tokenizer.encode(text).ids
+    ids = torch.tensor([tokenizer.encode(TEXTS[0]).ids])
+    want = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)[0, ids.shape[1]:].tolist()
+    said = trireme("generate", "--model", tmp_path / "hf", "--prompt", TEXTS[0], "--max-new-tokens", 8, "--greedy", "--json").stdout
+    assert json_lines(said)[0]["new_ids"][0] == want[0]
+
+
+def llama_writer(path, config, tokenizer, arch="llama"):
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(5000.0)
+    add_byte_level(writer, tokenizer, "llama-bpe")
+    return writer
+
+
+def interleaved(weight, heads):
+    """What the conversion to GGUF does to the rows of queries and keys."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape).copy()
+
+
+QUANTISED = {"F32": TYPE.F32, "F16": TYPE.F16, "BF16": TYPE.BF16, "Q8_0": TYPE.Q8_0, "Q4_0": TYPE.Q4_0, "Q4_1": TYPE.Q4_1,
+             "Q4_K": TYPE.Q4_K, "Q6_K": TYPE.Q6_K}
+
+
+def quantised(value, kind, rng):
+    """Bytes of a tensor and what they stand for, by the gguf package. K types, which it cannot make, are drawn."""
+    kind = QUANTISED[kind]
+    if kind in (TYPE.Q4_K, TYPE.Q6_K):
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        rows = rng.integers(0, 256, (value.shape[0], value.shape[1] // block, size), dtype=numpy.uint8)
+        scale = rng.uniform(1e-3, 2e-2, (*rows.shape[:2], 2)).astype(numpy.float16).view(numpy.uint8)
+        at = slice(0, 4) if kind == TYPE.Q4_K else slice(208, 210)
+        rows[:, :, at] = scale[:, :, : at.stop - at.start]
+        data = rows.reshape(value.shape[0], -1)
+    else:
+        data = gguf.quantize(value, kind)
+    return data, kind, gguf.dequantize(data, kind).astype(numpy.float32)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_llama_of_every_type(tmp_path, kind):
+    tokenizer = byte_level_bpe()
+    torch.manual_seed(3)
+    config = LlamaConfig(vocab_size=tokenizer.get_vocab_size(), hidden_size=256, intermediate_size=512, num_hidden_layers=1,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-4)
+    model = LlamaForCausalLM(config)
+    writer, rng, want = llama_writer(tmp_path / "m.gguf", config, tokenizer), numpy.random.default_rng(1), {}
+    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+             "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+    for name, value in model.state_dict().items():
+        module = name.removesuffix(".weight")
+        block = "blk.0." if module.startswith("model.layers.0.") else ""
+        target = f"{block}{names[module.removeprefix('model.layers.0.')]}.weight"
+        heads = {"attn_q": 4, "attn_k": 2}.get(target.split(".")[-2], 0)
+        value = value.numpy()
+        if value.ndim == 1:
+            writer.add_tensor(target, value)
+            want[name] = value
+            continue
+        data, dtype, meant = quantised(interleaved(value, heads) if heads else value, kind, rng)
+        writer.add_tensor(target, data, raw_dtype=dtype)
+        if heads:  # back to Hugging Face's order
+            meant = meant.reshape(heads, meant.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(meant.shape)
+        want[name] = meant
+        if kind == "F32":
+            assert (meant == value).all()
+    close(writer)
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    got = load_file(tmp_path / "hf/model.safetensors")
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        assert numpy.allclose(got[name], value, rtol=1e-6, atol=1e-9), name
+    loaded = LlamaForCausalLM.from_pretrained(tmp_path / "hf")
+    assert loaded.config.num_key_value_heads == 2 and not loaded.config.tie_word_embeddings
+
+
+def test_a_sentencepiece_tokenizer(tmp_path):
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
+    kinds = [gguf.TokenType.UNKNOWN, *2 * [gguf.TokenType.CONTROL], *256 * [gguf.TokenType.BYTE], *6 * [gguf.TokenType.NORMAL]]
+    config = LlamaConfig(vocab_size=len(tokens), hidden_size=8, intermediate_size=8, num_hidden_layers=0, num_attention_heads=2,
+                         num_key_value_heads=2, max_position_embeddings=8, rms_norm_eps=1e-5)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    for add, value in ((writer.add_context_length, 8), (writer.add_embedding_length, 8), (writer.add_block_count, 0),
+                       (writer.add_feed_forward_length, 8), (writer.add_head_count, 2), (writer.add_layer_norm_rms_eps, 1e-5)):
+        add(value)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-10.0, -11.0, -12.0, -2.0, -1.0, -3.0])
+    writer.add_token_types(kinds)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_tensor("token_embd.weight", numpy.zeros((len(tokens), config.hidden_size), numpy.float32))
+    writer.add_tensor("output_norm.weight", numpy.ones(config.hidden_size, numpy.float32))
+    close(writer)
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    said = trireme("tokenizer", "encode", "--tokenizer", tmp_path / "hf", "--text", "ab aé", "--special", "--json").stdout
+    ids = json_lines(said)[0]["ids"]
+    assert [tokens[i] for i in ids] == ["<s>", "▁ab", "▁a", "<0xC3>", "<0xA9>"]
+    assert Tokenizer.from_file(str(tmp_path / "hf/tokenizer.json")).encode("ab aé").ids == ids
+
+
+def test_refusals(tmp_path):
+    tokenizer = byte_level_bpe()
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=4, n_positions=64, vocab_size=tokenizer.get_vocab_size()))
+    write_gpt2(tmp_path / "m.gguf", model, tokenizer)
+    good = (tmp_path / "m.gguf").read_bytes()
+
+    def refused(content, word):
+        (tmp_path / "bad.gguf").write_bytes(content)
+        assert word in convert(tmp_path / "bad.gguf", tmp_path / "out", code=2).stderr
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.gguf", "m.gguf"]
+
+    refused(b"GGML" + good[4:], "GGUF")
+    refused(good[:4] + (1).to_bytes(4, "little") + good[8:], "version 1")
+    refused(good[:8] + (2**62).to_bytes(8, "little") + good[16:], "at byte")
+    refused(good[: len(good) // 2], "end of the file")
+    refused(good[:100], "at byte")
+    refused(good.replace(b"gpt2", b"gpt3", 1), "gpt3")
+    refused(good.replace(b"blk.0.ffn_up.bias", b"blk.0.ffn_up.bbbb", 1), "ffn_up")
+    rng = numpy.random.default_rng(2)
+    for _ in range(12):  # damage anywhere ends in a word, not in a crash
+        damaged = bytearray(good)
+        for at in rng.integers(0, 6000, 4):
+            damaged[at] = rng.integers(0, 256)
+        (tmp_path / "bad.gguf").write_bytes(damaged)
+        done = subprocess.run([PROGRAM, "ckpt", "convert", tmp_path / "bad.gguf", tmp_path / "out", "--to", "hf"],
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode in (0, 2), done.stderr
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
