@@ -20,17 +20,21 @@ namespace {
 
 using namespace trireme;
 
-int64_t number(const char* word) { return std::strtoll(word, nullptr, 10); }
+int64_t number(const char* word) {
+  return std::strtoll(word, nullptr, 10);
+}
 
 /// Touches every id, as a training step would.
 int64_t load(const std::string& prefix, int64_t seq_length, int64_t rows, int64_t steps) {
-  auto dataset = std::make_shared<data::CausalDataset>(std::make_shared<data::IndexedDataset>(prefix),
-                                                       data::SampleOptions{.seq_length = seq_length, .seed = 1});
+  auto dataset = std::make_shared<data::CausalDataset>(
+      std::make_shared<data::IndexedDataset>(prefix),
+      data::SampleOptions{.seq_length = seq_length, .seed = 1});
   data::Loader loader(dataset, {.micro_batch_size = rows});
   int64_t sum = 0;
   for (int64_t step = 0; step < steps; ++step) {
     const data::Batch batch = std::move(loader.next()[0]);
-    for (const data::Field& field : batch.fields) sum = std::accumulate(field.values.begin(), field.values.end(), sum);
+    for (const data::Field& field : batch.fields)
+      sum = std::accumulate(field.values.begin(), field.values.end(), sum);
   }
   return sum;
 }
@@ -69,5 +73,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: data_bench load|index|order ...\n");
     return 2;
   }
-  fmt::print("{} {}\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), result);
+  fmt::print("{} {}\n",
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+             result);
 }

@@ -237,9 +237,13 @@ TEST(Causal, PositionsAndSegmentsStartAnewAfterADocument) {
   auto dataset = open_causal(folder / "d", all, {.seq_length = 8, .shuffle = false});
   std::vector<std::string> names;
   for (const FieldSpec& field : dataset->fields()) names.push_back(field.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"input_ids", "labels", "position_ids", "segment_ids"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"input_ids", "labels", "position_ids", "segment_ids"}));
   std::vector<Ids> fields(4, Ids(8));
-  const Slot row[] = {{.ids = fields[0].data()}, {.ids = fields[1].data()}, {.ids = fields[2].data()}, {.ids = fields[3].data()}};
+  const Slot row[] = {{.ids = fields[0].data()},
+                      {.ids = fields[1].data()},
+                      {.ids = fields[2].data()},
+                      {.ids = fields[3].data()}};
   dataset->read(0, row);
   EXPECT_EQ(fields[0], (Ids{5, 6, 0, 7, 0, 8, 9, 10}));
   EXPECT_EQ(fields[1], (Ids{6, 0, -100, 0, -100, 9, 10, 0}));
@@ -265,9 +269,7 @@ class Numbers : public Dataset {
   Numbers(int64_t size, int64_t base) : size_(size), base_(base) {}
   int64_t size() const override { return size_; }
   std::string description() const override { return "numbers"; }
-  void read(int64_t index, Row row) const override {
-    *row[0].ids = *row[1].ids = base_ + index;
-  }
+  void read(int64_t index, Row row) const override { *row[0].ids = *row[1].ids = base_ + index; }
   std::vector<FieldSpec> fields() const override { return causal_fields(1); }
   Identity identity() const override { return {}; }
 
@@ -326,26 +328,37 @@ TEST(Blend, TakesMoreThan255Sources) {
 }
 
 TEST(Blend, SaysThatWeightsWereNormalized) {
-  const std::vector<std::shared_ptr<const Dataset>> two{std::make_shared<Numbers>(2, 0), std::make_shared<Numbers>(2, 9)};
-  EXPECT_THAT(BlendDataset(two, {3, 1}).description(), HasSubstr("(the weights add up to 4; these are their shares)\n  0.7500"));
+  const std::vector<std::shared_ptr<const Dataset>> two{std::make_shared<Numbers>(2, 0),
+                                                        std::make_shared<Numbers>(2, 9)};
+  EXPECT_THAT(BlendDataset(two, {3, 1}).description(),
+              HasSubstr("(the weights add up to 4; these are their shares)\n  0.7500"));
   EXPECT_THAT(BlendDataset(two, {0.75, 0.25}).description(), ::testing::Not(HasSubstr("add up")));
 }
 
 TEST(Blend, NestsInAConfiguration) {
   TemporaryFolder folder;
   counting(folder, {50});
-  const base::Json inner = {{"sources", {{{"path", folder / "d"}, {"weight", 1}}, {{"path", folder / "d"}, {"weight", 3}}}}};
-  auto blend = open_datasets({{.path = "", .weight = 1, .type = "blend", .options = inner}, {.path = folder / "d", .weight = 1}}, {.seq_length = 4});
+  const base::Json inner = {
+      {"sources",
+       {{{"path", folder / "d"}, {"weight", 1}}, {{"path", folder / "d"}, {"weight", 3}}}}};
+  auto blend = open_datasets({{.path = "", .weight = 1, .type = "blend", .options = inner},
+                              {.path = folder / "d", .weight = 1}},
+                             {.seq_length = 4});
   EXPECT_EQ(blend->size(), 36);
-  EXPECT_THAT(message_of<ConfigError>([&] { open_datasets({{.path = "", .type = "blend", .options = {{"source", 1}}}}, {.seq_length = 4}); }),
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open_datasets({{.path = "", .type = "blend", .options = {{"source", 1}}}},
+                              {.seq_length = 4});
+              }),
               HasSubstr("unknown option 'source'"));
-  EXPECT_THAT(message_of<ConfigError>([&] { open_datasets({{.path = "", .type = "blend"}}, {.seq_length = 4}); }),
+  EXPECT_THAT(message_of<ConfigError>(
+                  [&] { open_datasets({{.path = "", .type = "blend"}}, {.seq_length = 4}); }),
               HasSubstr("expected sources"));
 }
 
 TEST(Blend, NestsAndEachSourceCountsItsOwnEpochs) {
   auto inner = std::make_shared<BlendDataset>(
-      std::vector<std::shared_ptr<const Dataset>>{std::make_shared<Numbers>(2, 0), std::make_shared<Numbers>(2, 100)},
+      std::vector<std::shared_ptr<const Dataset>>{std::make_shared<Numbers>(2, 0),
+                                                  std::make_shared<Numbers>(2, 100)},
       std::vector<double>{1, 1});
   BlendDataset outer({inner, std::make_shared<Numbers>(2, 1000)}, {3, 1});
   std::map<int64_t, Ids> of;
@@ -372,10 +385,11 @@ TEST(Blend, RefusesBadWeights) {
   TemporaryFolder folder;
   two.push_back(
       std::make_shared<CausalDataset>(counting(folder, {50}), SampleOptions{.seq_length = 4}));
-  EXPECT_THAT(message_of<ConfigError>([&] {
-                BlendDataset(two, {1, 1, 1});
-              }),
-              HasSubstr("has samples of input_ids int64[4], labels int64[4]; the first of the blend has"));
+  EXPECT_THAT(
+      message_of<ConfigError>([&] {
+        BlendDataset(two, {1, 1, 1});
+      }),
+      HasSubstr("has samples of input_ids int64[4], labels int64[4]; the first of the blend has"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Answers questions about the data system for the Python oracles: a JSON object a line on stdin, its
-// answer a line on stdout.
+// Answers questions about the data system for the Python oracles: a JSON object a line on stdin,
+// its answer a line on stdout.
 
 #include <fmt/format.h>
 
@@ -37,11 +37,11 @@ Json numpy(const Json& q) {
 }
 
 Json megatron(const Json& q) {
-  const auto order = megatron_order(q.at("lengths").get<std::vector<int32_t>>(),
-                                    q.at("documents").get<Ids>(),
-                                    {.seq_length = q.at("seq_length"),
-                                     .samples = q.at("samples"),
-                                     .seed = q.at("seed").get<uint32_t>()});
+  const auto order =
+      megatron_order(q.at("lengths").get<std::vector<int32_t>>(), q.at("documents").get<Ids>(),
+                     {.seq_length = q.at("seq_length"),
+                      .samples = q.at("samples"),
+                      .seed = q.at("seed").get<uint32_t>()});
   Json places = Json::array();
   for (const auto& place : order.places) places.push_back({place.document, place.token});
   return {{"documents", order.documents}, {"places", places}, {"order", order.order}};
@@ -77,12 +77,11 @@ Json exhaustive(const Json& q) {
 }
 
 Json proxy(const Json& q) {
-  DistributedProxySampler sampler(q.at("indices").get<Ids>(),
-                                  {.num_replicas = q.at("replicas"),
-                                   .rank = q.at("rank"),
-                                   .shuffle = q.at("shuffle"),
-                                   .seed = q.at("seed").get<uint64_t>(),
-                                   .drop_last = q.at("drop_last")});
+  DistributedProxySampler sampler(q.at("indices").get<Ids>(), {.num_replicas = q.at("replicas"),
+                                                               .rank = q.at("rank"),
+                                                               .shuffle = q.at("shuffle"),
+                                                               .seed = q.at("seed").get<uint64_t>(),
+                                                               .drop_last = q.at("drop_last")});
   sampler.set_epoch(q.at("epoch"));
   return sampler.indices();
 }
@@ -93,9 +92,12 @@ Json image(const Json& q) {
   for (const Json& step : q.at("do")) {
     const std::string name = step[0];
     if (name == "resize") image = resize(image, step[1], step[2], interpolation_of(step[3]));
-    if (name == "part") image = resize(image, step[1], step[2], interpolation_of(step[3]), {step[4][0], step[4][1], step[4][2], step[4][3]});
+    if (name == "part")
+      image = resize(image, step[1], step[2], interpolation_of(step[3]),
+                     {step[4][0], step[4][1], step[4][2], step[4][3]});
     if (name == "crop") image = crop(image, step[1], step[2], step[3], step[4]);
-    if (name == "flip") image = step[1] == "horizontal" ? flip_horizontally(image) : flip_vertically(image);
+    if (name == "flip")
+      image = step[1] == "horizontal" ? flip_horizontally(image) : flip_vertically(image);
     if (name == "channels") image = with_channels(image, step[1]);
     if (name == "brightness") image = adjust_brightness(image, step[1]);
     if (name == "contrast") image = adjust_contrast(image, step[1]);

@@ -45,8 +45,8 @@ Json with(Json json, const Json& more) {
 
 const Json kBert = {{"cls", kCls}, {"sep", kSep}, {"pad", kPad}, {"mask", kMask}};
 
-std::shared_ptr<const Dataset> open(const std::string& type, const std::string& path, const Json& options,
-                                    SampleOptions run) {
+std::shared_ptr<const Dataset> open(const std::string& type, const std::string& path,
+                                    const Json& options, SampleOptions run) {
   run.vocab_size = run.vocab_size > 0 ? run.vocab_size : kVocab;
   return dataset_types().get(type)(path, options, run);
 }
@@ -55,11 +55,13 @@ TEST(Bert, PutsTwoSegmentsBetweenSpecialTokensAndMasksSome) {
   TemporaryFolder folder;
   const auto path = sentences(folder, std::vector<Ids>(50, {5, 4, 6, 3, 7}));
   for (const char* pair : {"nsp", "sop"}) {
-    auto dataset = open("bert", path, with(kBert, {{"pair", pair}, {"short_seq_prob", 0.0}}), {.seq_length = 32, .seed = 3});
+    auto dataset = open("bert", path, with(kBert, {{"pair", pair}, {"short_seq_prob", 0.0}}),
+                        {.seq_length = 32, .seed = 3});
     double swapped = 0, predicted = 0, masked = 0, stayed = 0, tokens = 0;
     for (int64_t i = 0; i < 400; ++i) {
       auto f = read_fields(*dataset, i);
-      Values &ids = f["input_ids"], &labels = f["labels"], &types = f["token_type_ids"], &attention = f["attention_mask"];
+      Values &ids = f["input_ids"], &labels = f["labels"], &types = f["token_type_ids"],
+             &attention = f["attention_mask"];
       const auto used = static_cast<int64_t>(std::count(attention.begin(), attention.end(), 1.0));
       ASSERT_EQ(ids[0], kCls);
       ASSERT_EQ(ids[used - 1], kSep);
@@ -89,7 +91,10 @@ TEST(Bert, PutsTwoSegmentsBetweenSpecialTokensAndMasksSome) {
 TEST(Bert, SegmentsOfSopAreThoseOfTheDocumentInEitherOrder) {
   TemporaryFolder folder;
   const auto path = sentences(folder, std::vector<Ids>(4, {5, 4}));
-  auto dataset = open("bert", path, with(kBert, {{"pair", "sop"}, {"masked_lm_prob", 0.0}, {"short_seq_prob", 0.0}}), {.seq_length = 16, .shuffle = false});
+  auto dataset =
+      open("bert", path,
+           with(kBert, {{"pair", "sop"}, {"masked_lm_prob", 0.0}, {"short_seq_prob", 0.0}}),
+           {.seq_length = 16, .shuffle = false});
   for (int64_t i = 0; i < 20; ++i) {
     auto f = read_fields(*dataset, i);
     const double begin = 10 + 9 * static_cast<double>(i % 4);
@@ -104,7 +109,9 @@ TEST(Bert, SegmentsOfSopAreThoseOfTheDocumentInEitherOrder) {
 TEST(Bert, SamplesAreFunctionsOfSeedAndIndex) {
   TemporaryFolder folder;
   const auto path = sentences(folder, std::vector<Ids>(30, {5, 4, 6}));
-  const auto make = [&](uint64_t seed) { return open("bert", path, kBert, {.seq_length = 24, .seed = seed}); };
+  const auto make = [&](uint64_t seed) {
+    return open("bert", path, kBert, {.seq_length = 24, .seed = seed});
+  };
   auto a = make(1), b = make(1), c = make(2);
   int64_t differ = 0;
   for (int64_t i = 0; i < 60; ++i) {
@@ -127,7 +134,14 @@ TEST(Bert, HidesWholeWordsAndRunsOfThem) {
   writer.finish();
   int64_t together = 0;
   for (int64_t ngram : {1, 3}) {
-    auto dataset = open("bert", folder / "w", {{"pair", "none"}, {"whole_word", true}, {"max_ngram", ngram}, {"masked_lm_prob", 0.4}, {"random_share", 0.0}, {"mask_share", 1.0}, {"short_seq_prob", 0.0}},
+    auto dataset = open("bert", folder / "w",
+                        {{"pair", "none"},
+                         {"whole_word", true},
+                         {"max_ngram", ngram},
+                         {"masked_lm_prob", 0.4},
+                         {"random_share", 0.0},
+                         {"mask_share", 1.0},
+                         {"short_seq_prob", 0.0}},
                         {.seq_length = 16, .vocab_size = 10, .tokenizer = tokenizer});
     const std::vector<std::vector<int>> words{{1, 2, 3}, {4, 5}, {6}, {7, 8}, {9}, {10, 11, 12}};
     for (int64_t i = 0; i < 100; ++i) {
@@ -154,11 +168,15 @@ TEST(Bert, RefusesWhatItCannotMake) {
     return message_of<ConfigError>([&] { open("bert", path, options, {.seq_length = length}); });
   };
   EXPECT_THAT(said(kBert, 16), HasSubstr("no document has 2 sentences"));
-  EXPECT_THAT(said({{"pair", "none"}}, 16), HasSubstr("options of bert.mask: no id is given and without `tokenizer` there is none of [MASK], <mask>"));
-  EXPECT_THAT(said(with(kBert, {{"pair", "both"}}), 16), HasSubstr("expected one of nsp, sop, none"));
+  EXPECT_THAT(said({{"pair", "none"}}, 16),
+              HasSubstr("options of bert.mask: no id is given and without `tokenizer` there is "
+                        "none of [MASK], <mask>"));
+  EXPECT_THAT(said(with(kBert, {{"pair", "both"}}), 16),
+              HasSubstr("expected one of nsp, sop, none"));
   EXPECT_THAT(said(with(kBert, {{"masked_lm_prob", 1.5}}), 16), HasSubstr("0 to 1"));
   EXPECT_THAT(said(with(kBert, {{"mask_prob", 0.1}}), 16), HasSubstr("unknown option 'mask_prob'"));
-  EXPECT_THAT(said(with(kBert, {{"whole_word", true}, {"pair", "none"}}), 16), HasSubstr("whole_word needs `tokenizer`"));
+  EXPECT_THAT(said(with(kBert, {{"whole_word", true}, {"pair", "none"}}), 16),
+              HasSubstr("whole_word needs `tokenizer`"));
   EXPECT_THAT(said(kBert, 4), HasSubstr("leaves no room beside 3 special tokens"));
 }
 
@@ -217,8 +235,10 @@ TEST(T5, SpansMakeUpTheTextAgain) {
     double at = -1;
     for (double label : f["labels"]) {
       if (label < 0 || label == 1) break;
-      if (label > 980) spans[at = label];
-      else spans[at].push_back(static_cast<int64_t>(label));
+      if (label > 980)
+        spans[at = label];
+      else
+        spans[at].push_back(static_cast<int64_t>(label));
     }
     Ids text;
     double expected = 999;
@@ -246,29 +266,41 @@ TEST(T5, SpansMakeUpTheTextAgain) {
 TEST(T5, MasksCountTokensWhateverThePadIs) {
   TemporaryFolder folder;
   const auto path = sentences(folder, std::vector<Ids>(20, {49}));
-  auto dataset = open("t5", path, {{"sentinel", 999}, {"eos", 1}, {"pad", 15}, {"decoder_seq_length", 30}}, {.seq_length = 40});
+  auto dataset =
+      open("t5", path, {{"sentinel", 999}, {"eos", 1}, {"pad", 15}, {"decoder_seq_length", 30}},
+           {.seq_length = 40});
   auto f = read_fields(*dataset, 0);
   const auto ones = [](const Values& mask) { return std::count(mask.begin(), mask.end(), 1.0); };
-  EXPECT_EQ(ones(f["decoder_attention_mask"]), std::count_if(f["labels"].begin(), f["labels"].end(), [](double l) { return l >= 0; }));
+  EXPECT_EQ(ones(f["decoder_attention_mask"]),
+            std::count_if(f["labels"].begin(), f["labels"].end(), [](double l) { return l >= 0; }));
   EXPECT_GE(ones(f["attention_mask"]), 38);
-  EXPECT_THAT(message_of<ConfigError>([&] { open("t5", path, {{"sentinel", 2}, {"eos", 1}, {"pad", 0}}, {.seq_length = 200}); }),
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open("t5", path, {{"sentinel", 2}, {"eos", 1}, {"pad", 0}}, {.seq_length = 200});
+              }),
               HasSubstr("spans need as many sentinels; from id 2 down there are 3"));
-  EXPECT_THAT(message_of<ConfigError>([&] { open("t5", path, {{"sentinel", 999}, {"eos", 1}, {"pad", 0}, {"decoder_seq_length", 4}}, {.seq_length = 40}); }),
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open("t5", path,
+                     {{"sentinel", 999}, {"eos", 1}, {"pad", 0}, {"decoder_seq_length", 4}},
+                     {.seq_length = 40});
+              }),
               HasSubstr("decoder_seq_length 4: raise them"));
 }
 
 TEST(PrefixLm, LabelsBeginBehindThePrefix) {
   TemporaryFolder folder;
   const auto path = sentences(folder, std::vector<Ids>(20, {50}));
-  auto dataset = open("prefix_lm", path, {{"min_prefix", 0.25}, {"max_prefix", 0.75}}, {.seq_length = 20});
+  auto dataset =
+      open("prefix_lm", path, {{"min_prefix", 0.25}, {"max_prefix", 0.75}}, {.seq_length = 20});
   std::set<int64_t> prefixes;
   for (int64_t i = 0; i < 60; ++i) {
     auto f = read_fields(*dataset, i);
-    const auto prefix = static_cast<int64_t>(std::accumulate(f["prefix_mask"].begin(), f["prefix_mask"].end(), 0.0));
+    const auto prefix = static_cast<int64_t>(
+        std::accumulate(f["prefix_mask"].begin(), f["prefix_mask"].end(), 0.0));
     prefixes.insert(prefix);
     for (int64_t k = 0; k < 20; ++k) {
       EXPECT_EQ(f["prefix_mask"][k], k < prefix ? 1 : 0);
-      EXPECT_EQ(f["labels"][k] < 0, k < prefix - 1) << "the prefix's last token guesses what follows";
+      EXPECT_EQ(f["labels"][k] < 0, k < prefix - 1)
+          << "the prefix's last token guesses what follows";
       if (k + 1 < 20 && f["labels"][k] >= 0) EXPECT_EQ(f["labels"][k], f["input_ids"][k + 1]);
     }
   }
@@ -283,11 +315,15 @@ TEST(Examples, AnOrderMayBeNamedAndIdentityTellsOptions) {
   const Json options = {{"bos", 1}, {"eos", 2}, {"mask", kMask}, {"order", "cyclic"}};
   auto cyclic = open("mlm", path, options, {.seq_length = 34});
   auto random = open("mlm", path, {{"bos", 1}, {"eos", 2}, {"mask", kMask}}, {.seq_length = 34});
-  EXPECT_THAT(message_of<ConfigError>([&] { refuse_change(random->identity(), cyclic->identity(), "ckpt"); }),
+  EXPECT_THAT(message_of<ConfigError>(
+                  [&] { refuse_change(random->identity(), cyclic->identity(), "ckpt"); }),
               HasSubstr("makes its samples otherwise"));
-  EXPECT_THAT(message_of<ConfigError>([&] { open("mlm", path, with(options, {{"order", "any"}}), {.seq_length = 34}); }),
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open("mlm", path, with(options, {{"order", "any"}}), {.seq_length = 34});
+              }),
               HasSubstr("order 'any'; expected random"));
-  EXPECT_THAT(message_of<ConfigError>([&] { open_datasets({{.path = path, .type = "brt"}}, {.seq_length = 34}); }),
+  EXPECT_THAT(message_of<ConfigError>(
+                  [&] { open_datasets({{.path = path, .type = "brt"}}, {.seq_length = 34}); }),
               HasSubstr("did you mean bert?"));
 }
 

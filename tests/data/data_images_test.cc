@@ -39,7 +39,8 @@ class Images : public ::testing::Test {
     file("t-labels-idx1-ubyte", big_endian({0x801, uint32_t(count)}) + labels);
     return file("t-images-idx3-ubyte", big_endian({0x803, uint32_t(count), 4, 5}) + pixels);
   }
-  std::shared_ptr<const Dataset> open(const std::string& path, const Json& options, bool shuffle = false) {
+  std::shared_ptr<const Dataset> open(const std::string& path, const Json& options,
+                                      bool shuffle = false) {
     return dataset_types().get("images")(path, options, {.seed = 3, .shuffle = shuffle});
   }
   TemporaryFolder folder_;
@@ -52,7 +53,8 @@ TEST_F(Images, OfMnist) {
   EXPECT_EQ(dataset->fields()[1], FieldSpec{"labels"});
   auto f = read_fields(*dataset, 4);
   EXPECT_EQ(f["labels"], (Values{1}));
-  for (int i = 0; i < 20; ++i) EXPECT_FLOAT_EQ(f["pixel_values"][i], ((80 + i) / 255.0 - 0.5) / 0.25);
+  for (int i = 0; i < 20; ++i)
+    EXPECT_FLOAT_EQ(f["pixel_values"][i], ((80 + i) / 255.0 - 0.5) / 0.25);
   EXPECT_THAT(dataset->description(), HasSubstr("6 images of 3 classes, 1 x 4 x 5"));
   auto rgb = open(mnist(), {{"channels", 3}, {"size", 8}});
   EXPECT_EQ(rgb->fields()[0].shape, (std::vector<int64_t>{3, 8, 8}));
@@ -67,7 +69,8 @@ TEST_F(Images, OfDamagedMnistAreRefused) {
     EXPECT_THROW(open(path, {}), FormatError) << size;
   }
   file("t-images-idx3-ubyte", big_endian({0x803, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}));
-  EXPECT_THAT(message_of<FormatError>([&] { open(path, {}); }), HasSubstr("beyond what a file can hold"));
+  EXPECT_THAT(message_of<FormatError>([&] { open(path, {}); }),
+              HasSubstr("beyond what a file can hold"));
   mnist();
   file("t-labels-idx1-ubyte", big_endian({0x801, 5}) + "abcde");
   EXPECT_THAT(message_of<FormatError>([&] { open(path, {}); }), HasSubstr("5 labels for 6 images"));
@@ -90,11 +93,14 @@ TEST_F(Images, OfCifar) {
   std::string hundred = std::string("\x01\x63", 2) + std::string(3072, 5);
   auto fine = open(file("train100.bin", hundred), {});
   EXPECT_EQ(read_fields(*fine, 0)["labels"], (Values{99}));
-  EXPECT_THAT(message_of<FormatError>([&] { open(file("x.bin", "abc"), {}); }), HasSubstr("3 bytes; expected a multiple of 3073"));
+  EXPECT_THAT(message_of<FormatError>([&] { open(file("x.bin", "abc"), {}); }),
+              HasSubstr("3 bytes; expected a multiple of 3073"));
 }
 
-std::string npy(const std::string& type, const std::string& shape, const std::string& data, const char* order = "False") {
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': {}, 'shape': ({}), }}", type, order, shape);
+std::string npy(const std::string& type, const std::string& shape, const std::string& data,
+                const char* order = "False") {
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': {}, 'shape': ({}), }}", type, order, shape);
   header += std::string(118 - header.size() - 1, ' ') + "\n";
   return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + data;
 }
@@ -107,16 +113,28 @@ TEST_F(Images, OfNumpysArrays) {
   EXPECT_EQ(read_fields(*dataset, 0)["labels"], (Values{1}));
   EXPECT_NEAR(read_fields(*dataset, 0)["pixel_values"][0], 97 / 255.0, 1e-6);
   EXPECT_THAT(message_of<ConfigError>([&] { open(images, {}); }), HasSubstr("label_file"));
-  const auto refused = [&](const std::string& bytes) { return message_of<FormatError>([&] { open(file("z.npy", bytes), {{"label_file", labels}}); }); };
-  EXPECT_THAT(refused(npy("|u1", "2, 2, 2, 3", std::string(23, 'a'))), HasSubstr("its shape takes 152"));
-  EXPECT_THAT(refused(npy("|u1", "2, 2, 2, 3", std::string(24, 'a'), "True")), HasSubstr("Fortran"));
+  const auto refused = [&](const std::string& bytes) {
+    return message_of<FormatError>([&] { open(file("z.npy", bytes), {{"label_file", labels}}); });
+  };
+  EXPECT_THAT(refused(npy("|u1", "2, 2, 2, 3", std::string(23, 'a'))),
+              HasSubstr("its shape takes 152"));
+  EXPECT_THAT(refused(npy("|u1", "2, 2, 2, 3", std::string(24, 'a'), "True")),
+              HasSubstr("Fortran"));
   EXPECT_THAT(refused(npy("<f4", "2, 2, 2", std::string(32, 'a'))), HasSubstr("expected u1"));
   EXPECT_THAT(refused(npy("|u1", "99999999999, 99999999999", "")), HasSubstr("is none"));
   EXPECT_THAT(refused("no array"), HasSubstr("expected a .npy file"));
 }
 
 TEST_F(Images, ChangesAtRandomDependOnSeedAndIndexAlone) {
-  const Json options = {{"size", 4}, {"random_crop", true}, {"padding", 2}, {"horizontal_flip", 0.5}, {"vertical_flip", 0.5}, {"brightness", 0.3}, {"contrast", 0.3}, {"blur", 0.5}, {"solarize", 0.3}};
+  const Json options = {{"size", 4},
+                        {"random_crop", true},
+                        {"padding", 2},
+                        {"horizontal_flip", 0.5},
+                        {"vertical_flip", 0.5},
+                        {"brightness", 0.3},
+                        {"contrast", 0.3},
+                        {"blur", 0.5},
+                        {"solarize", 0.3}};
   const auto path = mnist();
   auto a = open(path, options, true), b = open(path, options, true);
   std::set<Values> seen;
@@ -144,21 +162,35 @@ TEST_F(Images, MixedOnesHaveSharesForLabels) {
       for (double v : f["pixel_values"]) EXPECT_TRUE(v >= 0 && v <= 1);
     }
     EXPECT_GT(mixed, 3) << kind;
-    EXPECT_EQ(open(mnist(), {{kind, 1.0}}, false)->fields()[1], FieldSpec{"labels"}) << "evaluation mixes nothing";
+    EXPECT_EQ(open(mnist(), {{kind, 1.0}}, false)->fields()[1], FieldSpec{"labels"})
+        << "evaluation mixes nothing";
   }
 }
 
 TEST_F(Images, RefuseWhatDoesNotFit) {
   const auto path = mnist();
-  EXPECT_THAT(message_of<ConfigError>([&] { open(path, {{"classes", 2}}); }), HasSubstr("image 2 is of class 2; expected 0 to 1"));
-  EXPECT_THAT(message_of<ConfigError>([&] { open(path, {{"mean", {0.1, 0.2, 0.3}}}); }), HasSubstr("3 numbers for 1 channels"));
-  EXPECT_THAT(message_of<ConfigError>([&] { open(path, {{"interpolation", "lanczos"}}); }), HasSubstr("expected one of nearest, bilinear, bicubic"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open(path, {{"classes", 2}});
+              }),
+              HasSubstr("image 2 is of class 2; expected 0 to 1"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open(path, {{"mean", {0.1, 0.2, 0.3}}});
+              }),
+              HasSubstr("3 numbers for 1 channels"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                open(path, {{"interpolation", "lanczos"}});
+              }),
+              HasSubstr("expected one of nearest, bilinear, bicubic"));
   std::filesystem::create_directories(folder_ / "classes/cat");
-  EXPECT_THAT(message_of<ConfigError>([&] { open(folder_ / "classes", {}); }), HasSubstr("a folder stands for a class"));
+  EXPECT_THAT(message_of<ConfigError>([&] { open(folder_ / "classes", {}); }),
+              HasSubstr("a folder stands for a class"));
   std::ofstream(folder_ / "classes/cat/a.png") << "no picture";
-  EXPECT_THAT(message_of<FormatError>([&] { open(folder_ / "classes", {}); }), AllOf(HasSubstr("a.png"), HasSubstr("neither a PNG nor a JPEG")));
-  std::ofstream(folder_ / "classes/cat/a.png", std::ios::binary) << std::string("\x89PNG\r\n\x1a\n", 8) << "xxxx";
-  EXPECT_THAT(message_of<FormatError>([&] { open(folder_ / "classes", {}); }), HasSubstr("damaged PNG file"));
+  EXPECT_THAT(message_of<FormatError>([&] { open(folder_ / "classes", {}); }),
+              AllOf(HasSubstr("a.png"), HasSubstr("neither a PNG nor a JPEG")));
+  std::ofstream(folder_ / "classes/cat/a.png", std::ios::binary)
+      << std::string("\x89PNG\r\n\x1a\n", 8) << "xxxx";
+  EXPECT_THAT(message_of<FormatError>([&] { open(folder_ / "classes", {}); }),
+              HasSubstr("damaged PNG file"));
 }
 
 }  // namespace

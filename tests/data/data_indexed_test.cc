@@ -71,9 +71,9 @@ TEST(Indexed, WritesTheBytesOfOslosLazyAndCachedModes) {
     for (int n : numbers) text += fmt::format("{:02x}00000000000000", n);
     return text;
   };
-  EXPECT_EQ(hex(base::read_file(folder / "d.idx")),
-            "544e544944580000" + words({1, 4, 4, 3, 3, 4}) + words({0, 1, 2, 3}) +
-                words({0, 3, 5, 9}) + words({3, 2, 4}) + words({0, 1, 2, 3}));
+  EXPECT_EQ(hex(base::read_file(folder / "d.idx")), "544e544944580000" + words({1, 4, 4, 3, 3, 4}) +
+                                                        words({0, 1, 2, 3}) + words({0, 3, 5, 9}) +
+                                                        words({3, 2, 4}) + words({0, 1, 2, 3}));
 }
 
 TEST(Indexed, EveryModeReadsEitherFormatAlike) {
@@ -97,11 +97,12 @@ TEST(Indexed, EveryModeReadsEitherFormatAlike) {
                 IndexedDataset(folder / name).fingerprint());
     }
   }
-  EXPECT_THAT(message_of<base::ConfigError>([] { access_of("memory"); }), HasSubstr("expected mmap, lazy or cached"));
+  EXPECT_THAT(message_of<base::ConfigError>([] { access_of("memory"); }),
+              HasSubstr("expected mmap, lazy or cached"));
 }
 
-// Reading on in a map of a file that was cut off would end the process; of one that was replaced, it
-// would mix two datasets.
+// Reading on in a map of a file that was cut off would end the process; of one that was replaced,
+// it would mix two datasets.
 TEST(Indexed, AFileThatChangesWhileItIsReadIsNoticed) {
   TemporaryFolder folder;
   const Ids many(100000, 7);
@@ -115,11 +116,17 @@ TEST(Indexed, AFileThatChangesWhileItIsReadIsNoticed) {
         change();
         return message_of<FormatError>([&] { data.read(99990, 10, ids.data()); });
       };
-      EXPECT_THAT(said([&] { std::filesystem::resize_file(folder / ("d" + ending), 16); }),
-                  AllOf(HasSubstr("d" + ending), HasSubstr("changed its size while it was being read")));
-      EXPECT_THAT(said([&] { write(folder / "d", DType::i32, {{1, 2}}); }), HasSubstr("was replaced or removed"));
+      EXPECT_THAT(
+          said([&] { std::filesystem::resize_file(folder / ("d" + ending), 16); }),
+          AllOf(HasSubstr("d" + ending), HasSubstr("changed its size while it was being read")));
       EXPECT_THAT(said([&] {
-                    std::filesystem::last_write_time(folder / ("d" + ending), std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+                    write(folder / "d", DType::i32, {{1, 2}});
+                  }),
+                  HasSubstr("was replaced or removed"));
+      EXPECT_THAT(said([&] {
+                    std::filesystem::last_write_time(
+                        folder / ("d" + ending),
+                        std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
                   }),
                   HasSubstr("was written to"));
     }
@@ -186,7 +193,8 @@ TEST(Indexed, DocumentsOfSeveralSequencesAndEmptyOnes) {
   EXPECT_EQ(data.document_of(2), 0);
   EXPECT_EQ(data.document_of(3), 2);
   std::vector<std::byte> scratch;
-  EXPECT_EQ(static_cast<const void*>(data.bytes(4, 1, scratch).data()), data.bytes(0, 6, scratch).data() + 8);
+  EXPECT_EQ(static_cast<const void*>(data.bytes(4, 1, scratch).data()),
+            data.bytes(0, 6, scratch).data() + 8);
   EXPECT_TRUE(scratch.empty()) << "read in place";
 
   // Parts of datasets, of one type and of another, one after the other.
@@ -335,7 +343,8 @@ TEST_F(DamagedTorchnet, Header) {
 
 TEST_F(DamagedTorchnet, Arrays) {
   EXPECT_THAT(error(64, 2), HasSubstr("(byte 64): the sizes of sequence 1 start at 2"));
-  EXPECT_THAT(error(96, 9), HasSubstr("(byte 96): sequence 1 starts at token 9 of the .bin file; expected 2"));
+  EXPECT_THAT(error(96, 9),
+              HasSubstr("(byte 96): sequence 1 starts at token 9 of the .bin file; expected 2"));
   EXPECT_THAT(error(112, 6), HasSubstr("the last sequence ends at token 6; expected 5"));
   EXPECT_THAT(error(120, ~uint64_t{0}), HasSubstr("sequence 0 has -1 tokens"));
   EXPECT_THAT(error(120, uint64_t{1} << 62), HasSubstr("(byte 120): sequence 0 has"));

@@ -1,5 +1,6 @@
 """Indexed datasets between trireme's program and an independent reader and writer in NumPy."""
 
+import gzip
 import json
 import os
 import pathlib
@@ -52,6 +53,18 @@ def read(prefix):
     return code, [sum(texts[a:b], []) for a, b in zip(bounds[:-1], bounds[1:])]
 
 
+def write_torchnet(prefix, documents, code):
+    """OSLO's modes lazy and cached: TNTIDX."""
+    dtype = numpy.dtype(DTYPES[code])
+    sizes = numpy.array([len(d) for d in documents], dtype="<i8")
+    numpy.concatenate(documents).astype(dtype).tofile(f"{prefix}.bin")
+    with open(f"{prefix}.idx", "wb") as index:
+        index.write(b"TNTIDX\x00\x00" + struct.pack("<QQQQQQ", 1, code, dtype.itemsize, len(sizes), len(sizes), len(sizes) + 1))
+        counts = numpy.arange(len(sizes) + 1, dtype="<i8")
+        for array in (counts, numpy.concatenate([[0], numpy.cumsum(sizes)]).astype("<i8"), sizes, counts):
+            index.write(array.tobytes())
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     """GPT-2's own vocabulary."""
@@ -90,6 +103,33 @@ def test_reads_what_numpy_wrote(tmp_path, code):
     trireme("data", "merge", tmp_path / "d", "--out", tmp_path / "again")
     for ending in ("idx", "bin"):
         assert (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"d.{ending}").read_bytes()
+
+
+@pytest.mark.parametrize("code", DTYPES)
+def test_torchnet_indices_both_ways(tmp_path, code):
+    documents = [numpy.arange(n) % 100 for n in (5, 1, 40, 3)]
+    write_torchnet(tmp_path / "d", documents, code)
+    assert [h["ids"] for h in json_lines(trireme("data", "head", tmp_path / "d", "--json"))] == [d.tolist() for d in documents]
+    assert json_lines(trireme("data", "inspect", tmp_path / "d", "--json"))[0]["format"] == "TNTIDX"
+    trireme("data", "merge", tmp_path / "d", "--out", tmp_path / "again", "--mode", "lazy")
+    for ending in ("idx", "bin"):
+        assert (tmp_path / f"again.{ending}").read_bytes() == (tmp_path / f"d.{ending}").read_bytes()
+    trireme("data", "merge", tmp_path / "d", tmp_path / "d", "--out", tmp_path / "m")
+    assert read(tmp_path / "m") == (code, [d.tolist() for d in documents * 2])
+
+
+def test_standard_input_and_packed_files(tmp_path, tokenizer, lines):
+    whole = ["preprocess", "--tokenizer", tokenizer, "--append-eod", "--out"]
+    trireme(*whole, tmp_path / "plain", "--input", lines)
+    packed = tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    trireme(*whole, tmp_path / "gz", "--input", packed)
+    with lines.open() as text:
+        trireme(*whole, tmp_path / "stdin", "--input", "-", stdin=text)
+    twice, = json_lines(trireme(*whole, tmp_path / "once", "--input", lines, packed, "--dedupe", "--json"))
+    assert read(tmp_path / "plain") == read(tmp_path / "gz") == read(tmp_path / "stdin")
+    assert read(tmp_path / "once")[1] == [reference(tokenizer).encode(t).ids + [50256] for t in dict.fromkeys(TEXTS) if t]
+    assert twice["duplicates"] == 240 - 4
 
 
 def test_numpy_reads_what_preprocess_wrote(tmp_path, tokenizer, lines):

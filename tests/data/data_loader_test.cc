@@ -23,7 +23,8 @@ class Tens : public Dataset {
   Identity identity() const override { return {}; }
   void read(int64_t index, Row row) const override {
     if (index == fails_at_) throw base::FormatError(fmt::format("sample {} is damaged", index));
-    for (int64_t i = 0; i < 2; ++i) row[0].ids[i] = 10 * index + i, row[1].ids[i] = row[0].ids[i] + 1;
+    for (int64_t i = 0; i < 2; ++i)
+      row[0].ids[i] = 10 * index + i, row[1].ids[i] = row[0].ids[i] + 1;
     ++reads_;
   }
   int64_t reads() const { return reads_; }
@@ -142,14 +143,20 @@ TEST(Loader, CutsTheLastBatchAtTheEnd) {
 
 TEST(Loader, StepsOfChangingSizeLoseNoSample) {
   auto dataset = std::make_shared<Tens>();
-  const auto size = [](int64_t consumed) { return consumed < 5 ? int64_t{5} : consumed < 12 ? 7 : 12; };
+  const auto size = [](int64_t consumed) {
+    return consumed < 5 ? int64_t{5} : consumed < 12 ? 7 : 12;
+  };
   for (int64_t first : {0, 5, 12}) {
     Ids all;
     std::vector<std::unique_ptr<Loader>> ranks;
     for (int rank = 0; rank < 2; ++rank)
-      ranks.push_back(std::make_unique<Loader>(
-          dataset, LoaderOptions{.micro_batch_size = 3, .micro_batches = 2, .dp_rank = rank, .dp_size = 2,
-                                 .first_sample = first, .end_sample = 30, .batch_size = size}));
+      ranks.push_back(std::make_unique<Loader>(dataset, LoaderOptions{.micro_batch_size = 3,
+                                                                      .micro_batches = 2,
+                                                                      .dp_rank = rank,
+                                                                      .dp_size = 2,
+                                                                      .first_sample = first,
+                                                                      .end_sample = 30,
+                                                                      .batch_size = size}));
     for (int step = 0; step < 5; ++step) {
       std::vector<std::vector<Batch>> batches{ranks[0]->next(), ranks[1]->next()};
       for (size_t m = 0; m < 2; ++m)
@@ -206,7 +213,12 @@ TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
   const auto steps = [&](LastBatch last) {
     std::vector<std::vector<Ids>> all;
     for (int rank = 0; rank < 2; ++rank) {
-      Loader loader(dataset, {.micro_batch_size = 2, .micro_batches = 1, .dp_rank = rank, .dp_size = 2, .end_sample = 6, .last = last});
+      Loader loader(dataset, {.micro_batch_size = 2,
+                              .micro_batches = 1,
+                              .dp_rank = rank,
+                              .dp_size = 2,
+                              .end_sample = 6,
+                              .last = last});
       auto& mine = all.emplace_back();
       for (int step = 0; step < 3; ++step) {
         const Batch batch = loader.next()[0];
@@ -219,10 +231,13 @@ TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
     }
     return all;
   };
-  EXPECT_EQ(steps(LastBatch::shorter), (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {}, {}}}));
-  EXPECT_EQ(steps(LastBatch::drop), (std::vector<std::vector<Ids>>{{{0, 1}, {}, {}}, {{2, 3}, {}, {}}}));
+  EXPECT_EQ(steps(LastBatch::shorter),
+            (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {}, {}}}));
+  EXPECT_EQ(steps(LastBatch::drop),
+            (std::vector<std::vector<Ids>>{{{0, 1}, {}, {}}, {{2, 3}, {}, {}}}));
   // LiBai fills a short rank up with sample 0 and counts it; here what is filled up counts nothing.
-  EXPECT_EQ(steps(LastBatch::pad), (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {1000, 1001}, {}}}));
+  EXPECT_EQ(steps(LastBatch::pad),
+            (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {1000, 1001}, {}}}));
 }
 
 /// A matrix of floats and one label a sample.

@@ -36,7 +36,8 @@ TEST(DatasetForCausalLM, GivesOslosSamplesInEveryMode) {
   TemporaryFolder folder;
   std::vector<std::vector<Ids>> all;
   for (const char* mode : {"mmap", "lazy", "cached"}) {
-    DatasetForCausalLM dataset(golden(folder, format_of(access_of(mode))), {{"max_seq_length", 8}, {"binarization_impl", mode}});
+    DatasetForCausalLM dataset(golden(folder, format_of(access_of(mode))),
+                               {{"max_seq_length", 8}, {"binarization_impl", mode}});
     EXPECT_EQ(dataset.order().documents, (Ids{8, 1, 5, 0, 7, 2, 9, 4, 3, 6}));
     EXPECT_EQ(dataset.order().order, (Ids{3, 1, 0, 4, 5, 2}));
     auto& samples = all.emplace_back();
@@ -64,7 +65,8 @@ TEST(DatasetForCausalLM, SplitsMayBeSmallButNotEmpty) {
   TemporaryFolder folder;
   const auto path = golden(folder, IndexFormat::megatron);
   const auto tokens = [&](double begin, double end) {
-    DatasetForCausalLM dataset(path, {{"max_seq_length", 3}, {"start_weight", begin}, {"end_weight", end}});
+    DatasetForCausalLM dataset(
+        path, {{"max_seq_length", 3}, {"start_weight", begin}, {"end_weight", end}});
     std::set<int64_t> seen;
     for (int64_t i = 0; i < dataset.size(); ++i)
       for (int64_t id : dataset.tokens(i)) seen.insert(id);
@@ -73,9 +75,14 @@ TEST(DatasetForCausalLM, SplitsMayBeSmallButNotEmpty) {
   EXPECT_EQ(*tokens(0.94, 1.0).begin(), 39);
   EXPECT_LT(*tokens(0.0, 0.5).rbegin(), 21);
   EXPECT_GE(*tokens(0.5, 1.0).begin(), 21);
-  EXPECT_THAT(message_of<ConfigError>([&] { tokens(0.3, 0.3); }), HasSubstr("has 0 documents of 0 tokens; a sample takes 3"));
-  EXPECT_THAT(message_of<ConfigError>([&] { DatasetForCausalLM(path, Json::object()); }), HasSubstr("give max_seq_length"));
-  EXPECT_THAT(message_of<ConfigError>([&] { DatasetForCausalLM(path, {{"max_seq_length", 8}, {"end_wieght", 0.5}}); }), HasSubstr("did you mean end_weight?"));
+  EXPECT_THAT(message_of<ConfigError>([&] { tokens(0.3, 0.3); }),
+              HasSubstr("has 0 documents of 0 tokens; a sample takes 3"));
+  EXPECT_THAT(message_of<ConfigError>([&] { DatasetForCausalLM(path, Json::object()); }),
+              HasSubstr("give max_seq_length"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                DatasetForCausalLM(path, {{"max_seq_length", 8}, {"end_wieght", 0.5}});
+              }),
+              HasSubstr("did you mean end_weight?"));
 }
 
 TEST(DatasetBlender, GivesOslosOrder) {
@@ -100,8 +107,10 @@ TEST(DatasetBlender, GivesOslosOrder) {
 
 TEST(InfiniteDataLoader, GoesOnInAnotherOrderEachEpochAndResumesAnywhere) {
   TemporaryFolder folder;
-  auto dataset = std::make_shared<DatasetForCausalLM>(golden(folder, IndexFormat::megatron), Json{{"max_seq_length", 4}});  // 14 samples
-  const DistributedOptions first{.num_replicas = 2, .rank = 0}, second{.num_replicas = 2, .rank = 1};
+  auto dataset = std::make_shared<DatasetForCausalLM>(golden(folder, IndexFormat::megatron),
+                                                      Json{{"max_seq_length", 4}});  // 14 samples
+  const DistributedOptions first{.num_replicas = 2, .rank = 0},
+      second{.num_replicas = 2, .rank = 1};
   InfiniteDataLoader a(dataset, first, 3), b(dataset, second, 3);
   ASSERT_EQ(a.batches_per_epoch(), 3);
   std::vector<Ids> epochs;
@@ -117,7 +126,8 @@ TEST(InfiniteDataLoader, GoesOnInAnotherOrderEachEpochAndResumesAnywhere) {
         if (loader == &a) EXPECT_EQ(resumed.next().fields[0].values, rows.fields[0].values);
       }
     }
-    EXPECT_EQ(std::set<int64_t>(order.begin(), order.end()).size(), 14u) << "the ranks together read each sample once";
+    EXPECT_EQ(std::set<int64_t>(order.begin(), order.end()).size(), 14u)
+        << "the ranks together read each sample once";
     epochs.push_back(order);
   }
   EXPECT_NE(epochs[0], epochs[1]);
@@ -129,12 +139,18 @@ TEST(InfiniteDataLoader, GoesOnInAnotherOrderEachEpochAndResumesAnywhere) {
 
 TEST(DatasetPreprocessor, TakesTextsLinesAndJsonLines) {
   TemporaryFolder folder;
-  std::shared_ptr<const text::Tokenizer> tokenizer = text::Tokenizer::load(word_piece(folder, {"a", "b", "c"}));
-  std::ofstream(folder / "in.jsonl") << "{\"text\": \"a b\"}\n\n{\"text\": \"\"}\n{\"text\": \"c\"}\n";
+  std::shared_ptr<const text::Tokenizer> tokenizer =
+      text::Tokenizer::load(word_piece(folder, {"a", "b", "c"}));
+  std::ofstream(folder / "in.jsonl")
+      << "{\"text\": \"a b\"}\n\n{\"text\": \"\"}\n{\"text\": \"c\"}\n";
   for (const char* mode : {"mmap", "lazy", "cached"}) {
     for (const char* spelling : {"chunk_size", "chunksize"}) {
-      DatasetPreprocessor preprocessor(tokenizer, {{spelling, 1}, {"binarization_impl", mode}, {"eod_token_id", 3}});
-      EXPECT_EQ(preprocessor.preprocess(DatasetPreprocessor::open_jsonl(folder / "in", "text"), folder / "out"), 2) << "an empty document is left out";
+      DatasetPreprocessor preprocessor(
+          tokenizer, {{spelling, 1}, {"binarization_impl", mode}, {"eod_token_id", 3}});
+      EXPECT_EQ(preprocessor.preprocess(DatasetPreprocessor::open_jsonl(folder / "in", "text"),
+                                        folder / "out"),
+                2)
+          << "an empty document is left out";
       IndexedDataset data(folder / "out");
       EXPECT_EQ(data.format(), format_of(access_of(mode)));
       EXPECT_EQ(data.dtype(), base::DType::i32);
@@ -152,8 +168,12 @@ TEST(DatasetPreprocessor, TakesTextsLinesAndJsonLines) {
     EXPECT_EQ(lines(), std::nullopt);
   }
   // OSLO looked for the missing id in the wrong variable and failed later.
-  EXPECT_THAT(message_of<ConfigError>([&] { DatasetPreprocessor preprocessor(tokenizer); }), HasSubstr("append_eod needs eod_token_id"));
-  EXPECT_THAT(message_of<ConfigError>([&] { DatasetPreprocessor preprocessor(tokenizer, {{"eod_token_id", 8}}); }), HasSubstr("not in the vocabulary of 8"));
+  EXPECT_THAT(message_of<ConfigError>([&] { DatasetPreprocessor preprocessor(tokenizer); }),
+              HasSubstr("append_eod needs eod_token_id"));
+  EXPECT_THAT(message_of<ConfigError>([&] {
+                DatasetPreprocessor preprocessor(tokenizer, {{"eod_token_id", 8}});
+              }),
+              HasSubstr("not in the vocabulary of 8"));
   EXPECT_THAT(message_of<FormatError>([&] {
                 std::ofstream(folder / "bad.jsonl") << "{\"text\": \"a\"}\n{\"body\": \"a\"}\n";
                 auto texts = DatasetPreprocessor::open_jsonl(folder / "bad", "text");

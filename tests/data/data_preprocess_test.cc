@@ -34,12 +34,15 @@ class Bytes : public text::Tokenizer {
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   }
-  std::vector<int32_t> sample(std::string_view text, uint64_t) const override { return encode(text, false); }
+  std::vector<int32_t> sample(std::string_view text, uint64_t) const override {
+    return encode(text, false);
+  }
   std::vector<text::Token> encode_with_offsets(std::string_view, bool) const override { return {}; }
   text::Encoding encoding(std::string_view, std::optional<std::string_view>, bool) const override {
     return {};
   }
-  text::Encoding encoding(std::string_view, std::optional<std::string_view>, const text::Truncation&) const override {
+  text::Encoding encoding(std::string_view, std::optional<std::string_view>,
+                          const text::Truncation&) const override {
     return {};
   }
   std::vector<text::Encoding> encodings(std::span<const std::string_view>, bool,
@@ -159,30 +162,41 @@ TEST(Preprocess, JsonLines) {
 
 TEST(Preprocess, SeveralKeysMakeADatasetEach) {
   TemporaryFolder folder;
-  put(folder / "in.jsonl", "{\"text\": \"one\", \"title\": \"A\"}\n{\"text\": \"two\", \"title\": \"\"}\n"
-                           "{\"text\": \"six\", \"title\": \"B\"}\n");
-  const auto summary = preprocess(Bytes(), {.inputs = {folder / "in.jsonl"}, .output = folder / "out",
-                                            .keys = {"text", "title"}, .append_eod = true});
+  put(folder / "in.jsonl",
+      "{\"text\": \"one\", \"title\": \"A\"}\n{\"text\": \"two\", \"title\": \"\"}\n"
+      "{\"text\": \"six\", \"title\": \"B\"}\n");
+  const auto summary = preprocess(Bytes(), {.inputs = {folder / "in.jsonl"},
+                                            .output = folder / "out",
+                                            .keys = {"text", "title"},
+                                            .append_eod = true});
   EXPECT_THAT(documents(folder / "out_text"), ElementsAre("one!", "two!", "six!"));
   EXPECT_THAT(documents(folder / "out_title"), ElementsAre("A!", "B!"));
   EXPECT_EQ(summary.documents, 5);
   EXPECT_EQ(summary.empty, 1);
   EXPECT_EQ(summary.text_bytes, 11);
   EXPECT_THAT(message_of<FormatError>([&] {
-                preprocess(Bytes(), {.inputs = {folder / "in.jsonl"}, .output = folder / "o2", .keys = {"text", "body"}});
+                preprocess(Bytes(), {.inputs = {folder / "in.jsonl"},
+                                     .output = folder / "o2",
+                                     .keys = {"text", "body"}});
               }),
               HasSubstr("in.jsonl:1: no key \"body\"; the object has: text, title"));
   put(folder / "in.txt", "plain");
   EXPECT_THAT(message_of<ConfigError>([&] {
-                preprocess(Bytes(), {.inputs = {folder / "in.txt"}, .output = folder / "o3", .keys = {"text", "body"}});
+                preprocess(Bytes(), {.inputs = {folder / "in.txt"},
+                                     .output = folder / "o3",
+                                     .keys = {"text", "body"}});
               }),
               HasSubstr("is plain text, which has no keys"));
 }
 
 TEST(Preprocess, SentencesBecomeSequences) {
   TemporaryFolder folder;
-  put(folder / "in.jsonl", "{\"text\": \"Dr. No came. He left! So?\"}\n{\"text\": [\"Given\", \"as a list\"]}\n");
-  preprocess(Bytes(), {.inputs = {folder / "in.jsonl"}, .output = folder / "out", .split_sentences = true, .append_eod = true});
+  put(folder / "in.jsonl",
+      "{\"text\": \"Dr. No came. He left! So?\"}\n{\"text\": [\"Given\", \"as a list\"]}\n");
+  preprocess(Bytes(), {.inputs = {folder / "in.jsonl"},
+                       .output = folder / "out",
+                       .split_sentences = true,
+                       .append_eod = true});
   IndexedDataset data(folder / "out");
   ASSERT_EQ(data.documents(), 2);
   std::vector<std::string> sentences;
@@ -198,13 +212,18 @@ TEST(Preprocess, SentencesBecomeSequences) {
 TEST(Preprocess, LeavesDuplicatesOutWhenAsked) {
   TemporaryFolder folder;
   std::string text;
-  for (int i = 0; i < 3000; ++i) text += fmt::format("{{\"text\": \"number {}\"}}\n", i % 700 * (i % 3));
+  for (int i = 0; i < 3000; ++i)
+    text += fmt::format("{{\"text\": \"number {}\"}}\n", i % 700 * (i % 3));
   put(folder / "in.jsonl", text);
   std::set<std::string> bytes;
   for (int workers : {1, 3}) {
     for (int64_t part_bytes : {int64_t{1}, int64_t{1} << 30}) {
-      const auto summary = preprocess(
-          Bytes(), {.inputs = {folder / "in.jsonl"}, .output = folder / "out", .dedupe = true, .overwrite = true, .workers = workers, .part_bytes = part_bytes});
+      const auto summary = preprocess(Bytes(), {.inputs = {folder / "in.jsonl"},
+                                                .output = folder / "out",
+                                                .dedupe = true,
+                                                .overwrite = true,
+                                                .workers = workers,
+                                                .part_bytes = part_bytes});
       EXPECT_EQ(summary.documents + summary.duplicates, 3000);
       const auto all = documents(folder / "out");
       EXPECT_EQ(std::set<std::string>(all.begin(), all.end()).size(), all.size());
@@ -219,18 +238,27 @@ TEST(Preprocess, UnpacksGzipAndZstd) {
   const std::string text = many_lines(5 << 20);
   put(folder / "in.jsonl", text);
   for (const char* tool : {"gzip -k", "zstd -q -k"}) {
-    if (std::system(fmt::format("cd {} && {} in.jsonl 2>/dev/null", folder.path().string(), tool).c_str()) != 0) continue;
+    if (std::system(fmt::format("cd {} && {} in.jsonl 2>/dev/null", folder.path().string(), tool)
+                        .c_str()) != 0)
+      continue;
     const std::string packed = folder / (tool[0] == 'g' ? "in.jsonl.gz" : "in.jsonl.zst");
-    preprocess(Bytes(), {.inputs = {folder / "in.jsonl"}, .output = folder / "plain", .overwrite = true});
-    preprocess(Bytes(), {.inputs = {packed}, .output = folder / "packed", .overwrite = true, .workers = 2, .part_bytes = 1 << 20});
-    EXPECT_EQ(base::read_file(folder / "plain.bin"), base::read_file(folder / "packed.bin")) << tool;
-    EXPECT_EQ(base::read_file(folder / "plain.idx"), base::read_file(folder / "packed.idx")) << tool;
+    preprocess(Bytes(),
+               {.inputs = {folder / "in.jsonl"}, .output = folder / "plain", .overwrite = true});
+    preprocess(Bytes(), {.inputs = {packed},
+                         .output = folder / "packed",
+                         .overwrite = true,
+                         .workers = 2,
+                         .part_bytes = 1 << 20});
+    EXPECT_EQ(base::read_file(folder / "plain.bin"), base::read_file(folder / "packed.bin"))
+        << tool;
+    EXPECT_EQ(base::read_file(folder / "plain.idx"), base::read_file(folder / "packed.idx"))
+        << tool;
     const std::string whole = base::read_file(packed);
     put(packed, whole.substr(0, whole.size() / 2));
-    EXPECT_THAT(message_of<FormatError>([&] {
-                  preprocess(Bytes(), {.inputs = {packed}, .output = folder / "cut"});
-                }),
-                AllOf(HasSubstr(packed), HasSubstr("cut off"))) << tool;
+    EXPECT_THAT(message_of<FormatError>(
+                    [&] { preprocess(Bytes(), {.inputs = {packed}, .output = folder / "cut"}); }),
+                AllOf(HasSubstr(packed), HasSubstr("cut off")))
+        << tool;
   }
   put(folder / "not.jsonl.gz", "{\"text\": \"x\"}\n");
   EXPECT_THAT(message_of<FormatError>([&] {

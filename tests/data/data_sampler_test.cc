@@ -78,7 +78,8 @@ TEST(Orders, RefuseWhatTheyCannotDraw) {
   EXPECT_THAT(refusal({.name = "shuffled"}, 3), HasSubstr("expected random, sequential, cyclic"));
   EXPECT_THAT(refusal({}, 0), HasSubstr("the dataset is empty"));
   EXPECT_THAT(refusal({.name = "weighted"}, 3), HasSubstr("0 weights for 3 examples"));
-  EXPECT_THAT(refusal({.name = "weighted", .weights = {1, -1}}, 2), HasSubstr("example 1 has weight -1"));
+  EXPECT_THAT(refusal({.name = "weighted", .weights = {1, -1}}, 2),
+              HasSubstr("example 1 has weight -1"));
   EXPECT_THAT(refusal({.name = "weighted", .weights = {0, 0}}, 2), HasSubstr("all weights are 0"));
 }
 
@@ -86,7 +87,8 @@ TEST(Orders, RefuseWhatTheyCannotDraw) {
 TEST(DistributedProxySampler, GivesOslosIndices) {
   const Ids seven{0, 1, 2, 3, 4, 5, 6};
   const auto share = [&](int rank, bool shuffle) {
-    return DistributedProxySampler(seven, {.num_replicas = 2, .rank = rank, .shuffle = shuffle}).indices();
+    return DistributedProxySampler(seven, {.num_replicas = 2, .rank = rank, .shuffle = shuffle})
+        .indices();
   };
   EXPECT_EQ(share(0, false), (Ids{0, 2, 4, 6}));
   EXPECT_EQ(share(1, false), (Ids{1, 3, 5, 0}));
@@ -97,9 +99,12 @@ TEST(DistributedProxySampler, GivesOslosIndices) {
 // OSLO's raised a TypeError where each rank had exactly one index.
 TEST(DistributedProxySampler, ServesOneIndexARank) {
   for (int rank = 0; rank < 2; ++rank)
-    EXPECT_EQ(DistributedProxySampler({10, 11}, {.num_replicas = 2, .rank = rank, .shuffle = false}).indices(),
+    EXPECT_EQ(DistributedProxySampler({10, 11}, {.num_replicas = 2, .rank = rank, .shuffle = false})
+                  .indices(),
               (Ids{10 + rank}));
-  EXPECT_EQ(DistributedProxySampler({10, 11}, {.num_replicas = 7, .rank = 6, .shuffle = false}).indices(), (Ids{10}));
+  EXPECT_EQ(
+      DistributedProxySampler({10, 11}, {.num_replicas = 7, .rank = 6, .shuffle = false}).indices(),
+      (Ids{10}));
   EXPECT_THAT(message_of<ConfigError>([] {
                 DistributedProxySampler({10, 11}, {.num_replicas = 3, .drop_last = true});
               }),

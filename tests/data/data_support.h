@@ -41,20 +41,24 @@ inline SampleFields read_fields(const Dataset& dataset, int64_t index) {
   for (size_t f = 0; f < specs.size(); ++f) {
     ids[f].resize(specs[f].size());
     reals[f].resize(specs[f].size());
-    row.push_back(specs[f].dtype == base::DType::f32 ? Slot{.reals = reals[f].data()} : Slot{.ids = ids[f].data()});
+    row.push_back(specs[f].dtype == base::DType::f32 ? Slot{.reals = reals[f].data()}
+                                                     : Slot{.ids = ids[f].data()});
   }
   dataset.read(index, row);
   SampleFields fields;
   for (size_t f = 0; f < specs.size(); ++f) {
     auto& values = fields[specs[f].name];
-    if (specs[f].dtype == base::DType::f32) values.assign(reals[f].begin(), reals[f].end());
-    else values.assign(ids[f].begin(), ids[f].end());
+    if (specs[f].dtype == base::DType::f32)
+      values.assign(reals[f].begin(), reals[f].end());
+    else
+      values.assign(ids[f].begin(), ids[f].end());
   }
   return fields;
 }
 
 /// A WordPiece tokenizer of these words after BERT's five special tokens; the file's path.
-inline std::string word_piece(const TemporaryFolder& folder, const std::vector<std::string>& words) {
+inline std::string word_piece(const TemporaryFolder& folder,
+                              const std::vector<std::string>& words) {
   std::string text = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (const std::string& word : words) text += word + "\n";
   base::write_file_atomic(folder / "vocab.txt", text);

@@ -17,13 +17,24 @@ std::string damaged(std::string bytes, std::mt19937& random) {
   for (int k = 1 + static_cast<int>(random() % 4); k > 0 && !bytes.empty(); --k) {
     const size_t at = random() % bytes.size();
     switch (random() % 6) {
-      case 0: bytes[at] = static_cast<char>(random()); break;
-      case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8)); break;
-      case 2: bytes.erase(at, random() % 16); break;
-      case 3: bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 16)); break;
-      case 4: bytes.resize(at); break;
+      case 0:
+        bytes[at] = static_cast<char>(random());
+        break;
+      case 1:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+        break;
+      case 2:
+        bytes.erase(at, random() % 16);
+        break;
+      case 3:
+        bytes.insert(at, bytes.substr(random() % bytes.size(), random() % 16));
+        break;
+      case 4:
+        bytes.resize(at);
+        break;
       default:  // a number at the edge of what a field holds
-        for (size_t i = at; i < std::min(bytes.size(), at + 8); ++i) bytes[i] = static_cast<char>(random() % 3 == 0 ? 0x7F : 0xFF);
+        for (size_t i = at; i < std::min(bytes.size(), at + 8); ++i)
+          bytes[i] = static_cast<char>(random() % 3 == 0 ? 0x7F : 0xFF);
     }
   }
   return bytes;
@@ -34,7 +45,8 @@ TEST_P(Damage, IsRefusedOrServedButNeverCrashes) {
   test::TemporaryFolder folder;
   std::mt19937 random(11);
   const auto seeds = target.seeds(folder.path().string());
-  for (const std::string& seed : seeds) EXPECT_NO_THROW(target.run(seed, folder.path().string())) << target.name;
+  for (const std::string& seed : seeds)
+    EXPECT_NO_THROW(target.run(seed, folder.path().string())) << target.name;
   int refused = 0;
   for (int round = 0; round < 300; ++round) {
     const std::string bytes = damaged(seeds[random() % seeds.size()], random);
@@ -45,7 +57,8 @@ TEST_P(Damage, IsRefusedOrServedButNeverCrashes) {
       EXPECT_EQ(e.exit_code(), 2) << target.name << ": " << e.what();
     }
   }
-  if (std::string_view(target.name) == "index" || std::string_view(target.name) == "safetensors") EXPECT_GT(refused, 150);
+  if (std::string_view(target.name) == "index" || std::string_view(target.name) == "safetensors")
+    EXPECT_GT(refused, 150);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, Damage, ::testing::ValuesIn(targets()),

@@ -1,4 +1,5 @@
-// One target under libFuzzer:  fuzz_index [-seeds=FOLDER, writes the good files and ends] [flags] CORPUS
+// One target under libFuzzer:  fuzz_index [-seeds=FOLDER, writes the good files and ends] [flags]
+// CORPUS
 
 #include <cstdlib>
 #include <filesystem>

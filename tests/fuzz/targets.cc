@@ -35,7 +35,8 @@ std::string tokenizer_json(const std::string& model) {
 "post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"[UNK]","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
  "pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"[UNK]":{"id":"[UNK]","ids":[0],"tokens":["[UNK]"]}}},
 "decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}]},
-"model":)" + model + "}";
+"model":)" +
+         model + "}";
 }
 
 void use(const text::Tokenizer& tokenizer) {
@@ -56,10 +57,13 @@ void run_tokenizer_json(std::string_view bytes, const std::string& folder) {
 
 std::vector<std::string> tokenizer_seeds(const std::string&) {
   return {
-      tokenizer_json(R"({"type":"BPE","dropout":0.1,"unk_token":"[UNK]","fuse_unk":true,"byte_fallback":true,"vocab":{"[UNK]":0,"a":1,"b":2,"ab":3,"<0xC3>":4},"merges":[["a","b"]]})"),
-      tokenizer_json(R"({"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":9,"vocab":{"[UNK]":0,"a":1,"##b":2}})"),
+      tokenizer_json(
+          R"({"type":"BPE","dropout":0.1,"unk_token":"[UNK]","fuse_unk":true,"byte_fallback":true,"vocab":{"[UNK]":0,"a":1,"b":2,"ab":3,"<0xC3>":4},"merges":[["a","b"]]})"),
+      tokenizer_json(
+          R"({"type":"WordPiece","unk_token":"[UNK]","continuing_subword_prefix":"##","max_input_chars_per_word":9,"vocab":{"[UNK]":0,"a":1,"##b":2}})"),
       tokenizer_json(R"({"type":"WordLevel","vocab":{"[UNK]":0,"ab":1},"unk_token":"[UNK]"})"),
-      tokenizer_json(R"({"type":"Unigram","unk_id":0,"byte_fallback":true,"vocab":[["[UNK]",0.0],["a",-1.5],["b",-2.25],["ab",-2.5],["<0x62>",-9.0]]})")};
+      tokenizer_json(
+          R"({"type":"Unigram","unk_id":0,"byte_fallback":true,"vocab":[["[UNK]",0.0],["a",-1.5],["b",-2.25],["ab",-2.5],["<0x62>",-9.0]]})")};
 }
 
 void run_sentencepiece(std::string_view bytes, const std::string& folder) {
@@ -69,7 +73,8 @@ void run_sentencepiece(std::string_view bytes, const std::string& folder) {
 
 /// A field of bytes of a protocol buffer.
 std::string field(int number, std::string_view bytes) {
-  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + std::string(bytes);
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} +
+         std::string(bytes);
 }
 
 std::vector<std::string> sentencepiece_seeds(const std::string&) {
@@ -80,7 +85,8 @@ std::vector<std::string> sentencepiece_seeds(const std::string&) {
     int kind = 2;  // unknown, then control, then normal pieces
     for (const char* piece : {"<unk>", "<s>", "</s>", "\u2581a", "b", "ab", "a", "\u2581"}) {
       const std::string bits(reinterpret_cast<const char*>(&score), 4);
-      model += field(1, field(1, piece) + std::string("\x15") + bits + std::string("\x18") + static_cast<char>(kind));
+      model += field(1, field(1, piece) + std::string("\x15") + bits + std::string("\x18") +
+                            static_cast<char>(kind));
       score -= 1;
       kind = score == -1 || score == -2 ? 3 : 1;
     }
@@ -139,15 +145,21 @@ const text::Tokenizer& letters(const std::string& folder) {
 }
 
 void run_json_lines(std::string_view bytes, const std::string& folder) {
-  const data::DocumentEncoder encoder(letters(folder), {.keys = {"text", "title"}, .end = 3, .split_sentences = true, .hash = true});
+  const data::DocumentEncoder encoder(
+      letters(folder),
+      {.keys = {"text", "title"}, .end = 3, .split_sentences = true, .hash = true});
   data::Piece piece{.path = "x.jsonl", .owner = nullptr, .text = bytes, .json_lines = true};
   encoder(piece);
   piece.json_lines = false;
-  data::DocumentEncoder(letters(folder), {.keys = {"text"}, .end = {}, .split_sentences = true, .hash = false})(piece);
+  data::DocumentEncoder(
+      letters(folder),
+      {.keys = {"text"}, .end = {}, .split_sentences = true, .hash = false})(piece);
 }
 
 std::vector<std::string> json_lines_seeds(const std::string&) {
-  return {"{\"text\": \"a b. Bc? \\u00e9\\ud83d\\ude00\", \"title\": [\"a\", \"b\"]}\n\n{\"text\": \"\", \"title\": \"\"}\r\n{\"text\": 1}\n[]\nnull"};
+  return {
+      "{\"text\": \"a b. Bc? \\u00e9\\ud83d\\ude00\", \"title\": [\"a\", \"b\"]}\n\n{\"text\": "
+      "\"\", \"title\": \"\"}\r\n{\"text\": 1}\n[]\nnull"};
 }
 
 void run_table(std::string_view bytes, const std::string& folder) {
@@ -155,14 +167,16 @@ void run_table(std::string_view bytes, const std::string& folder) {
     write(folder + "/t." + ending, bytes);
     try {
       const data::Table table(folder + "/t." + ending);
-      for (int64_t row = 0; row < std::min<int64_t>(table.rows(), 50); ++row) table.cells(row, {"a", "b"});
+      for (int64_t row = 0; row < std::min<int64_t>(table.rows(), 50); ++row)
+        table.cells(row, {"a", "b"});
     } catch (const base::FormatError&) {
     }
   }
 }
 
 std::vector<std::string> table_seeds(const std::string&) {
-  return {"a,b\n1,\"x \"\"y\"\"\nz\"\n2,\n", "a\tb\n1\tx\n2\ty\n", "{\"a\": 1, \"b\": \"x\"}\n{\"a\": null, \"b\": [1]}\n"};
+  return {"a,b\n1,\"x \"\"y\"\"\nz\"\n2,\n", "a\tb\n1\tx\n2\ty\n",
+          "{\"a\": 1, \"b\": \"x\"}\n{\"a\": null, \"b\": [1]}\n"};
 }
 
 void run_images(std::string_view bytes, const std::string& folder) {
@@ -186,31 +200,37 @@ void run_images(std::string_view bytes, const std::string& folder) {
 std::vector<std::string> image_seeds(const std::string&) {
   const auto hex = [](std::string_view text) {
     std::string bytes;
-    for (size_t i = 0; i < text.size(); i += 2) bytes += static_cast<char>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16));
+    for (size_t i = 0; i < text.size(); i += 2)
+      bytes += static_cast<char>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16));
     return bytes;
   };
   std::string npy("\x93NUMPY\x01\x00\x76\x00", 10);
   npy += "{'descr': '|u1', 'fortran_order': False, 'shape': (1, 2, 2), }";
   npy += std::string(128 - npy.size() - 1, ' ') + "\nabcd";
   // A grey PNG of 2 x 2.
-  const std::string png = hex(
-      "89504e470d0a1a0a0000000d4948445200000002000000020800000000"
-      "57dd52f8" "0000000e49444154" "789c636060686060f80f0003060180" "00000000" "0000000049454e44ae426082");
-  return {npy, std::string("\0\0\x08\x03\0\0\0\1\0\0\0\2\0\0\0\2abcd", 20), std::string(3073, '\5'), png,
-          hex("ffd8ffe000104a46494600010100000100010000ffdb004300") + std::string(64, '\1') + hex("ffc0000b080002000201011100ffda0008010100003f00ffd9")};
+  const std::string png =
+      hex("89504e470d0a1a0a0000000d4948445200000002000000020800000000"
+          "57dd52f8"
+          "0000000e49444154"
+          "789c636060686060f80f0003060180"
+          "00000000"
+          "0000000049454e44ae426082");
+  return {npy, std::string("\0\0\x08\x03\0\0\0\1\0\0\0\2\0\0\0\2abcd", 20), std::string(3073, '\5'),
+          png,
+          hex("ffd8ffe000104a46494600010100000100010000ffdb004300") + std::string(64, '\1') +
+              hex("ffc0000b080002000201011100ffda0008010100003f00ffd9")};
 }
 
 }  // namespace
 
 const std::vector<Target>& targets() {
-  static const std::vector<Target> all{
-      {"tokenizer_json", run_tokenizer_json, tokenizer_seeds},
-      {"sentencepiece", run_sentencepiece, sentencepiece_seeds},
-      {"index", run_index, index_seeds},
-      {"safetensors", run_safetensors, safetensors_seeds},
-      {"json_lines", run_json_lines, json_lines_seeds},
-      {"table", run_table, table_seeds},
-      {"images", run_images, image_seeds}};
+  static const std::vector<Target> all{{"tokenizer_json", run_tokenizer_json, tokenizer_seeds},
+                                       {"sentencepiece", run_sentencepiece, sentencepiece_seeds},
+                                       {"index", run_index, index_seeds},
+                                       {"safetensors", run_safetensors, safetensors_seeds},
+                                       {"json_lines", run_json_lines, json_lines_seeds},
+                                       {"table", run_table, table_seeds},
+                                       {"images", run_images, image_seeds}};
   return all;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// Fuzz targets: what reads files that nobody can trust. `run` takes any bytes and may throw an Error
-// that the user can mend (exit code 2); anything else is a bug. The same targets run under libFuzzer
+// Fuzz targets: what reads files that nobody can trust. `run` takes any bytes and may throw an
+// Error that the user can mend (exit code 2); anything else is a bug. The same targets run under
+// libFuzzer
 // (-DTRIREME_FUZZ=ON, Clang) and under random damage in the ordinary tests.
 
 #include <string>

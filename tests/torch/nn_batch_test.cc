@@ -12,7 +12,10 @@ data::Field ids(const char* name, std::vector<int64_t> shape, std::vector<int64_
 
 TEST(ToTensors, KeepsNamesShapesAndTypes) {
   data::Batch batch;
-  batch.fields.push_back({.name = "pixel_values", .shape = {2, 1, 1, 2}, .reals = {0.5F, 1, 2, 3}, .dtype = base::DType::f32});
+  batch.fields.push_back({.name = "pixel_values",
+                          .shape = {2, 1, 1, 2},
+                          .reals = {0.5F, 1, 2, 3},
+                          .dtype = base::DType::f32});
   batch.fields.push_back(ids("labels", {2}, {7, 8}));
   batch.samples = {4, 5};
   const Batch tensors = to_tensors(batch);

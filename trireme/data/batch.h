@@ -17,8 +17,8 @@ inline constexpr int64_t kIgnoreLabel = -100;
 /// What every sample of a dataset holds under one name.
 struct FieldSpec {
   std::string name;
-  std::vector<int64_t> shape = {};           // of one sample; empty: one number
-  base::DType dtype = base::DType::i64;      // or f32
+  std::vector<int64_t> shape = {};       // of one sample; empty: one number
+  base::DType dtype = base::DType::i64;  // or f32
   bool operator==(const FieldSpec&) const = default;
   /// Numbers of one sample.
   int64_t size() const {

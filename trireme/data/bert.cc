@@ -29,7 +29,8 @@ struct BertOptions : MaskingOptions {
                     "time swapped with the first; none",
             .choices = {"nsp", "sop", "none"}});
     v("access", self.access, Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
-    v("short_seq_prob", self.short_seq_prob, Field{"share of samples of a random, shorter length", 0, 1});
+    v("short_seq_prob", self.short_seq_prob,
+      Field{"share of samples of a random, shorter length", 0, 1});
     v("cls", self.cls, Field{"ids of special tokens; null: the tokenizer's", 0});
     v("sep", self.sep, Field{"", 0});
     v("pad", self.pad, Field{"", 0});
@@ -51,9 +52,10 @@ class BertExamples : public Examples {
         pad_(tools.id("pad", options.pad, {"[PAD]", "<pad>"})) {
     const int64_t specials = paired_ ? 3 : 2;
     if (length_ < specials + 2)
-      throw ConfigError(fmt::format("data.seq_length {} leaves no room beside {} special tokens", length_, specials));
-    spans_ = sentence_spans(sentences_, length_ - specials, options_.short_seq_prob, paired_ ? 2 : 1,
-                            static_cast<uint32_t>(run.run_seed));
+      throw ConfigError(fmt::format("data.seq_length {} leaves no room beside {} special tokens",
+                                    length_, specials));
+    spans_ = sentence_spans(sentences_, length_ - specials, options_.short_seq_prob,
+                            paired_ ? 2 : 1, static_cast<uint32_t>(run.run_seed));
     if (spans_.empty()) {
       throw ConfigError(fmt::format(
           "dataset {}: no document has {} sentences; expected one sequence a sentence: preprocess "
@@ -61,20 +63,30 @@ class BertExamples : public Examples {
           sentences_.prefix(), paired_ ? 2 : 1));
     }
     if (options_.pair == "nsp" && spans_.front().document == spans_.back().document)
-      throw ConfigError(fmt::format("dataset {}: pair: nsp needs two documents at least; take sop", sentences_.prefix()));
+      throw ConfigError(fmt::format("dataset {}: pair: nsp needs two documents at least; take sop",
+                                    sentences_.prefix()));
   }
 
   int64_t size() const override { return std::ssize(spans_); }
   std::string description() const override {
-    return fmt::format("{}: {} documents, {} sentences, {} samples of up to {} tokens", sentences_.prefix(), sentences_.documents(), sentences_.sequences(), spans_.size(), length_);
+    return fmt::format("{}: {} documents, {} sentences, {} samples of up to {} tokens",
+                       sentences_.prefix(), sentences_.documents(), sentences_.sequences(),
+                       spans_.size(), length_);
   }
   std::vector<FieldSpec> fields() const override {
-    std::vector<FieldSpec> fields{{"input_ids", {length_}}, {"token_type_ids", {length_}}, {"attention_mask", {length_}}, {"labels", {length_}}};
+    std::vector<FieldSpec> fields{{"input_ids", {length_}},
+                                  {"token_type_ids", {length_}},
+                                  {"attention_mask", {length_}},
+                                  {"labels", {length_}}};
     if (paired_) fields.push_back({"next_sentence_label"});
     return fields;
   }
   SourceIdentity identity() const override {
-    return {.path = sentences_.prefix(), .documents = sentences_.documents(), .tokens = sentences_.tokens(), .fingerprint = sentences_.fingerprint(), .samples = settings_};
+    return {.path = sentences_.prefix(),
+            .documents = sentences_.documents(),
+            .tokens = sentences_.tokens(),
+            .fingerprint = sentences_.fingerprint(),
+            .samples = settings_};
   }
 
   void read(int64_t example, Draws& draws, Row row) const override {
@@ -82,7 +94,8 @@ class BertExamples : public Examples {
     std::vector<int64_t> first, second;
     bool other = false;
     if (paired_) {
-      const int64_t pivot = span.begin + 1 + draws.below(std::max<int64_t>(span.end - span.begin - 1, 1));
+      const int64_t pivot =
+          span.begin + 1 + draws.below(std::max<int64_t>(span.end - span.begin - 1, 1));
       first = tokens(span.begin, pivot);
       other = draws.chance(0.5);
       if (other && options_.pair == "nsp") {
@@ -134,7 +147,8 @@ class BertExamples : public Examples {
   }
 
   /// Cuts tokens off the longer one, at either end, until both fit.
-  static void trim(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t room, Draws& draws) {
+  static void trim(std::vector<int64_t>& first, std::vector<int64_t>& second, int64_t room,
+                   Draws& draws) {
     int64_t skipped[2] = {0, 0};
     std::vector<int64_t>* both[2] = {&first, &second};
     auto size = [&](int i) { return std::ssize(*both[i]) - skipped[i]; };
@@ -162,7 +176,8 @@ std::shared_ptr<const Examples> open_bert(const std::string& path, const base::J
   BertOptions own;
   read_options(options, "options of bert", own);
   return std::make_shared<BertExamples>(IndexedDataset(path, access_of(own.access)), own,
-                                        TextTools(run, "bert", false), run, "bert " + options.dump());
+                                        TextTools(run, "bert", false), run,
+                                        "bert " + options.dump());
 }
 
 }  // namespace trireme::data

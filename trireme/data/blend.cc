@@ -26,7 +26,8 @@ double numpy_sum(std::span<const double> values) {
   for (; i + 8 <= n; i += 8) {
     for (size_t k = 0; k < 8; ++k) sums[k] += values[i + k];
   }
-  double sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+  double sum =
+      ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
   for (; i < n; ++i) sum += values[i];
   return sum;
 }
@@ -86,9 +87,9 @@ BlendDataset::BlendDataset(std::vector<std::shared_ptr<const Dataset>> datasets,
           datasets_[i]->description(), weights_[i]));
     }
     if (datasets_[i]->fields() != fields()) {
-      throw base::ConfigError(fmt::format("dataset {} has samples of {}; the first of the blend has {}",
-                                          datasets_[i]->description(),
-                                          describe(datasets_[i]->fields()), describe(fields())));
+      throw base::ConfigError(fmt::format(
+          "dataset {} has samples of {}; the first of the blend has {}",
+          datasets_[i]->description(), describe(datasets_[i]->fields()), describe(fields())));
     }
   }
   given_sum_ = std::accumulate(weights_.begin(), weights_.end(), 0.0);

@@ -1,12 +1,13 @@
 #pragma once
-// Blend: samples of several datasets, mixed by weight. Which dataset gives sample n is a function of
-// the weights alone; each dataset's samples come in its own order, epoch after epoch.
+// Blend: samples of several datasets, mixed by weight. Which dataset gives sample n is a function
+// of the weights alone; each dataset's samples come in its own order, epoch after epoch.
 //
-// Two rules. `exact`: after any number n of samples each dataset has given less than one sample more
-// or less than weight * n: every sample of a dataset has the window of places that keeps this so,
-// and of the open windows the one that closes first is served (Tijdeman, "The chairman assignment
-// problem", 1980; Baruah et al., "Proportionate progress", 1996). `megatron`: the dataset that lacks
-// most gives the next one, as Megatron-LM, LiBai and OSLO do, bit for bit; it drifts by up to two.
+// Two rules. `exact`: after any number n of samples each dataset has given less than one sample
+// more or less than weight * n: every sample of a dataset has the window of places that keeps this
+// so, and of the open windows the one that closes first is served (Tijdeman, "The chairman
+// assignment problem", 1980; Baruah et al., "Proportionate progress", 1996). `megatron`: the
+// dataset that lacks most gives the next one, as Megatron-LM, LiBai and OSLO do, bit for bit; it
+// drifts by up to two.
 //
 // A blend is a dataset, so blends nest.
 

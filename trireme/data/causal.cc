@@ -57,7 +57,10 @@ struct CausalDataset::Epoch {
 
 CausalDataset::CausalDataset(std::shared_ptr<const IndexedDataset> tokens, const SampleOptions& run,
                              const CausalOptions& options)
-    : tokens_(std::move(tokens)), run_(run), options_(options), end_document_(tokens_->documents()) {
+    : tokens_(std::move(tokens)),
+      run_(run),
+      options_(options),
+      end_document_(tokens_->documents()) {
   if (run_.seq_length < 1) {
     throw base::ConfigError(
         fmt::format("data.seq_length is {}; expected 1 or more", run_.seq_length));
@@ -94,9 +97,10 @@ void CausalDataset::take_part() {
   const auto part = static_cast<size_t>(std::ranges::find(kParts, options_.part) - kParts.begin());
   const std::vector<int64_t> bounds = split_bounds(shares, tokens_->documents());
   if (part >= shares.size() || bounds[part] == bounds[part + 1]) {
-    throw base::ConfigError(fmt::format(
-        "dataset {}: part {} of the split {} holds none of its {} documents; give it a larger share",
-        tokens_->prefix(), options_.part, options_.split, tokens_->documents()));
+    throw base::ConfigError(
+        fmt::format("dataset {}: part {} of the split {} holds none of its {} documents; give it a "
+                    "larger share",
+                    tokens_->prefix(), options_.part, options_.split, tokens_->documents()));
   }
   first_document_ = bounds[part];
   end_document_ = bounds[part + 1];
@@ -134,11 +138,11 @@ std::vector<FieldSpec> CausalDataset::fields() const {
 }
 
 Identity CausalDataset::identity() const {
-  SourceIdentity source{.path = tokens_->prefix(),
-                        .documents = end_document_ - first_document_,
-                        .tokens = tokens_->document_begin(end_document_) -
-                                  tokens_->document_begin(first_document_),
-                        .fingerprint = tokens_->fingerprint()};
+  SourceIdentity source{
+      .path = tokens_->prefix(),
+      .documents = end_document_ - first_document_,
+      .tokens = tokens_->document_begin(end_document_) - tokens_->document_begin(first_document_),
+      .fingerprint = tokens_->fingerprint()};
   if (megatron_)
     source.samples = fmt::format("order megatron, {} samples, seed {}", options_.samples,
                                  options_.seed.value_or(static_cast<int64_t>(run_.run_seed)));
@@ -246,8 +250,8 @@ std::shared_ptr<const Dataset> open_causal(const std::string& path, const base::
   const bool resets = own.reset_position_ids || own.reset_attention_mask || own.eod_mask_loss;
   if (resets && !own.eod && !run.tokenizer.empty())
     own.eod = text::Tokenizer::load(run.tokenizer)->end_of_document();
-  return std::make_shared<CausalDataset>(std::make_shared<IndexedDataset>(path, access_of(own.access)), run,
-                                         own);
+  return std::make_shared<CausalDataset>(
+      std::make_shared<IndexedDataset>(path, access_of(own.access)), run, own);
 }
 
 }  // namespace trireme::data

@@ -9,7 +9,8 @@
 // up in the tail each time. Without `shuffle` both keep their order and every epoch is the same
 // (validation). Nothing depends on ranks. `order: megatron` takes Megatron-LM's order instead.
 //
-//   CausalDataset train(std::make_shared<IndexedDataset>("out/web"), {.seq_length = 1024, .seed = 1});
+//   CausalDataset train(std::make_shared<IndexedDataset>("out/web"), {.seq_length = 1024, .seed =
+//   1});
 
 #include <cstdint>
 #include <memory>
@@ -48,8 +49,7 @@ struct CausalOptions {
       Field{.help = "the file is mapped, read at each sample, or held in memory",
             .choices = {"mmap", "lazy", "cached"}});
     v("split", self.split, Field{"shares of the documents, such as 949,50,1; empty: all of them"});
-    v("part", self.part,
-      Field{.help = "of the split", .choices = {"train", "valid", "test"}});
+    v("part", self.part, Field{.help = "of the split", .choices = {"train", "valid", "test"}});
     v("reset_position_ids", self.reset_position_ids,
       Field{"field position_ids: counts from 0 after each end of document"});
     v("reset_attention_mask", self.reset_attention_mask,

@@ -25,7 +25,8 @@ class Gzip : public ByteStream {
     const char* what = gzerror(file_, &error);
     if (error == Z_ERRNO) throw base::IoError(path_, errno, "reading");
     if (n < 0 || error != Z_OK)
-      throw base::FormatError(path_, gzoffset(file_), fmt::format("damaged or cut off gzip data: {}", what));
+      throw base::FormatError(path_, gzoffset(file_),
+                              fmt::format("damaged or cut off gzip data: {}", what));
     if (n > 0 && gzdirect(file_))
       throw base::FormatError(path_, 0, "is not compressed by gzip, though its name says so");
     return static_cast<size_t>(n);

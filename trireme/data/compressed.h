@@ -13,8 +13,8 @@ namespace trireme::data {
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
-  /// Up to `size` bytes; 0 at the end. IoError, or FormatError where the compressed bytes are damaged
-  /// or end too early.
+  /// Up to `size` bytes; 0 at the end. IoError, or FormatError where the compressed bytes are
+  /// damaged or end too early.
   virtual size_t read(char* out, size_t size) = 0;
 };
 

@@ -19,8 +19,8 @@ Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
   const std::vector<FieldSpec> specs = dataset.fields();
   Batch batch{{}, std::move(places)};
   for (const FieldSpec& spec : specs) {
-    Field& field = batch.fields.emplace_back(
-        Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype});
+    Field& field =
+        batch.fields.emplace_back(Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype});
     field.shape.insert(field.shape.end(), spec.shape.begin(), spec.shape.end());
     const auto numbers = static_cast<size_t>(rows * spec.size());
     spec.dtype == base::DType::f32 ? field.reals.resize(numbers) : field.values.resize(numbers);
@@ -48,13 +48,16 @@ std::shared_ptr<const Dataset> open_blend(const std::string&, const base::Json& 
   try {
     for (const auto& [key, value] : options.items()) {
       if (key != "sources" && key != "blend")
-        throw base::ConfigError(fmt::format("options of blend: unknown option '{}'; known are sources, blend", key));
+        throw base::ConfigError(
+            fmt::format("options of blend: unknown option '{}'; known are sources, blend", key));
     }
     rule = blend_rule_of(options.value("blend", "exact"));
     for (const base::Json& source : options.at("sources")) {
       for (const auto& [key, value] : source.items()) {
         if (key != "path" && key != "weight" && key != "type" && key != "options")
-          throw base::ConfigError(fmt::format("options of blend.sources: unknown key '{}'; known are path, weight, type, options", key));
+          throw base::ConfigError(fmt::format(
+              "options of blend.sources: unknown key '{}'; known are path, weight, type, options",
+              key));
       }
       sources.push_back({.path = source.value("path", ""),
                          .weight = source.value("weight", 1.0),
@@ -62,7 +65,9 @@ std::shared_ptr<const Dataset> open_blend(const std::string&, const base::Json& 
                          .options = source.value("options", base::Json::object())});
     }
   } catch (const nlohmann::json::exception& e) {
-    throw base::ConfigError(fmt::format("options of blend: {}; expected sources: [{{path, weight, type, options}}, ...]", base::message_of(e)));
+    throw base::ConfigError(fmt::format(
+        "options of blend: {}; expected sources: [{{path, weight, type, options}}, ...]",
+        base::message_of(e)));
   }
   return open_datasets(sources, run, rule);
 }
@@ -106,8 +111,8 @@ std::shared_ptr<const Dataset> open_datasets(const std::vector<Source>& sources,
     datasets.push_back(dataset_types().get(source.type)(source.path, source.options, own));
     weights.push_back(source.weight);
   }
-  auto blend = std::make_shared<BlendDataset>(
-      datasets, weights, rule);  // also checks the weight of a single source
+  auto blend = std::make_shared<BlendDataset>(datasets, weights,
+                                              rule);  // also checks the weight of a single source
   return datasets.size() == 1 ? datasets.front() : blend;
 }
 

@@ -5,7 +5,8 @@
 //
 // A configuration names datasets by `type`; `dataset_types()` knows how to open each:
 //
-//   auto train = open_datasets({{.path = "out/web", .weight = 0.7}, {.path = "out/code", .weight = 0.3}},
+//   auto train = open_datasets({{.path = "out/web", .weight = 0.7}, {.path = "out/code", .weight =
+//   0.3}},
 //                              {.seq_length = 1024, .seed = 1, .vocab_size = 50257});
 
 #include <cstdint>

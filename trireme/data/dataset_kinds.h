@@ -9,8 +9,8 @@
 
 namespace trireme::data {
 
-/// An indexed dataset with a sequence a sentence. Fields: input_ids, token_type_ids, attention_mask,
-/// labels, next_sentence_label.
+/// An indexed dataset with a sequence a sentence. Fields: input_ids, token_type_ids,
+/// attention_mask, labels, next_sentence_label.
 std::shared_ptr<const Examples> open_bert(const std::string& path, const base::Json& options,
                                           const SampleOptions& run);
 /// An indexed dataset. Fields: input_ids, attention_mask, labels.

@@ -30,9 +30,9 @@ struct EncodedPiece {
   };
   std::string path;
   int64_t input_bytes = 0, lines = 0;
-  std::vector<Column> columns;       // one a key; each has as many documents
-  std::vector<int64_t> text_bytes;   // of each document, all keys together
-  std::vector<TextHash> hashes;      // of each document, where duplicates are looked for
+  std::vector<Column> columns;      // one a key; each has as many documents
+  std::vector<int64_t> text_bytes;  // of each document, all keys together
+  std::vector<TextHash> hashes;     // of each document, where duplicates are looked for
   std::vector<Error> errors;
 };
 

@@ -44,13 +44,15 @@ OpenDataset in_order(OpenExamples open) {
   return [open](const std::string& path, const base::Json& options, const SampleOptions& run) {
     base::Json own = options.is_null() ? base::Json::object() : options;
     if (!own.is_object())
-      throw base::ConfigError(fmt::format("options of {}: expected a map of keys, given {}", path, own.dump()));
+      throw base::ConfigError(
+          fmt::format("options of {}: expected a map of keys, given {}", path, own.dump()));
     OrderOptions order{.name = run.shuffle ? "random" : "sequential"};
     try {
       if (own.contains("order")) order.name = own["order"].get<std::string>();
       if (own.contains("weights")) order.weights = own["weights"].get<std::vector<double>>();
     } catch (const nlohmann::json::exception& e) {
-      throw base::ConfigError(fmt::format("options order and weights of {}: {}", path, base::message_of(e)));
+      throw base::ConfigError(
+          fmt::format("options order and weights of {}: {}", path, base::message_of(e)));
     }
     own.erase("order");
     own.erase("weights");
@@ -62,14 +64,16 @@ TextTools::TextTools(const SampleOptions& run, std::string kind, bool needed)
     : kind_(std::move(kind)), vocab_size_(run.vocab_size) {
   if (!run.tokenizer.empty()) tokenizer_ = text::Tokenizer::load(run.tokenizer);
   if (needed && !tokenizer_)
-    throw base::ConfigError(fmt::format("a dataset of kind {} needs `tokenizer`: a folder or file", kind_));
+    throw base::ConfigError(
+        fmt::format("a dataset of kind {} needs `tokenizer`: a folder or file", kind_));
 }
 
 int64_t TextTools::id(const char* option, const std::optional<int64_t>& given,
                       std::initializer_list<std::string_view> names) const {
   if (given) {
     if (vocab_size() > 0 && *given >= vocab_size())
-      throw base::ConfigError(fmt::format("options of {}.{}: {} is not in the vocabulary of {}", kind_, option, *given, vocab_size()));
+      throw base::ConfigError(fmt::format("options of {}.{}: {} is not in the vocabulary of {}",
+                                          kind_, option, *given, vocab_size()));
     return *given;
   }
   for (std::string_view name : names) {
@@ -89,6 +93,8 @@ void put(const Slot& slot, const std::vector<int64_t>& ids, int64_t length, int6
   std::fill(std::copy(ids.begin(), ids.end(), slot.ids), slot.ids + length, pad);
 }
 
-void put_ones(const Slot& slot, int64_t count) { std::fill_n(slot.ids, count, int64_t{1}); }
+void put_ones(const Slot& slot, int64_t count) {
+  std::fill_n(slot.ids, count, int64_t{1});
+}
 
 }  // namespace trireme::data

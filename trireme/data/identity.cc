@@ -22,13 +22,12 @@ Identity identity_from(const base::Json& json) {
   try {
     Identity identity{.seq_length = json.at("seq_length"), .sources = {}};
     for (const base::Json& source : json.at("sources")) {
-      identity.sources.push_back(
-          {.path = source.at("path"),
-           .weight = source.at("weight"),
-           .documents = source.at("documents"),
-           .tokens = source.at("tokens"),
-           .fingerprint = base::hash_from_text(source.at("fingerprint")),
-           .samples = source.value("samples", "")});
+      identity.sources.push_back({.path = source.at("path"),
+                                  .weight = source.at("weight"),
+                                  .documents = source.at("documents"),
+                                  .tokens = source.at("tokens"),
+                                  .fingerprint = base::hash_from_text(source.at("fingerprint")),
+                                  .samples = source.value("samples", "")});
     }
     return identity;
   } catch (const nlohmann::json::exception& e) {

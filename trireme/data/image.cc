@@ -15,7 +15,9 @@ struct Weights {
   std::vector<std::vector<int32_t>> weights;
 };
 
-double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
+double triangle(double x) {
+  return std::max(0.0, 1.0 - std::abs(x));
+}
 
 /// Keys' cubic with a = -0.5.
 double cubic(double x) {
@@ -51,7 +53,9 @@ Weights weights_of(int64_t size, double begin, double end, int64_t out, Interpol
   return result;
 }
 
-uint8_t clip(int64_t value) { return static_cast<uint8_t>(std::clamp<int64_t>(value, 0, 255)); }
+uint8_t clip(int64_t value) {
+  return static_cast<uint8_t>(std::clamp<int64_t>(value, 0, 255));
+}
 
 /// Resamples along x, or along y.
 Image resample(const Image& image, const Weights& weights, bool along_x) {
@@ -66,7 +70,8 @@ Image resample(const Image& image, const Weights& weights, bool along_x) {
         int64_t sum = int64_t{1} << (Weights::kBits - 1);
         for (size_t k = 0; k < weights.weights[i].size(); ++k) {
           const int64_t at = first + static_cast<int64_t>(k);
-          sum += int64_t{weights.weights[i][k]} * (along_x ? image.at(y, at, c) : image.at(at, x, c));
+          sum +=
+              int64_t{weights.weights[i][k]} * (along_x ? image.at(y, at, c) : image.at(at, x, c));
         }
         *to++ = clip(sum >> Weights::kBits);
       }
@@ -96,7 +101,8 @@ Image nearest(const Image& image, int64_t height, int64_t width, const Box& box)
 
 /// a + factor (b - a), as Pillow's blend: truncated inside of [0, 1], clipped outside.
 uint8_t blend(uint8_t a, uint8_t b, double factor) {
-  const float value = static_cast<float>(a) + static_cast<float>(factor) * static_cast<float>(int{b} - int{a});
+  const float value =
+      static_cast<float>(a) + static_cast<float>(factor) * static_cast<float>(int{b} - int{a});
   return value <= 0 ? 0 : value >= 255 ? 255 : static_cast<uint8_t>(value);
 }
 
@@ -109,7 +115,9 @@ void box_blur(const uint8_t* in, uint8_t* out, int64_t count, int64_t stride, fl
   const auto whole = static_cast<int64_t>(radius);
   const auto weight = static_cast<uint32_t>(static_cast<float>(1 << 24) / (radius * 2 + 1));
   const uint32_t edge = ((1U << 24) - static_cast<uint32_t>(whole * 2 + 1) * weight) / 2;
-  const auto at = [&](int64_t i) -> uint32_t { return in[std::clamp<int64_t>(i, 0, count - 1) * stride]; };
+  const auto at = [&](int64_t i) -> uint32_t {
+    return in[std::clamp<int64_t>(i, 0, count - 1) * stride];
+  };
   uint32_t sum = 0;
   for (int64_t i = -whole; i <= whole; ++i) sum += at(i);
   for (int64_t i = 0; i < count; ++i) {
@@ -120,8 +128,10 @@ void box_blur(const uint8_t* in, uint8_t* out, int64_t count, int64_t stride, fl
 }
 
 float box_radius(double sigma, int passes) {
-  const float variance = static_cast<float>(sigma) * static_cast<float>(sigma) / static_cast<float>(passes);
-  const float length = std::sqrt(12.0F * variance + 1.0F), whole = std::floor((length - 1.0F) / 2.0F);
+  const float variance =
+      static_cast<float>(sigma) * static_cast<float>(sigma) / static_cast<float>(passes);
+  const float length = std::sqrt(12.0F * variance + 1.0F),
+              whole = std::floor((length - 1.0F) / 2.0F);
   float part = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance);
   part /= 6 * (variance - (whole + 1) * (whole + 1));
   return whole + part;
@@ -133,28 +143,38 @@ Interpolation interpolation_of(const std::string& name) {
   if (name == "nearest") return Interpolation::nearest;
   if (name == "bilinear") return Interpolation::bilinear;
   if (name == "bicubic") return Interpolation::bicubic;
-  throw base::ConfigError(fmt::format("interpolation '{}'; expected nearest, bilinear or bicubic", name));
+  throw base::ConfigError(
+      fmt::format("interpolation '{}'; expected nearest, bilinear or bicubic", name));
 }
 
 Image resize(const Image& image, int64_t height, int64_t width, Interpolation how, const Box& box) {
   if (how == Interpolation::nearest) return nearest(image, height, width, box);
-  const bool whole_x = width == image.width && box.left == 0 && box.right == static_cast<double>(width);
-  const bool whole_y = height == image.height && box.top == 0 && box.bottom == static_cast<double>(height);
+  const bool whole_x =
+      width == image.width && box.left == 0 && box.right == static_cast<double>(width);
+  const bool whole_y =
+      height == image.height && box.top == 0 && box.bottom == static_cast<double>(height);
   Image out = image;
   if (!whole_x) out = resample(out, weights_of(image.width, box.left, box.right, width, how), true);
-  if (!whole_y) out = resample(out, weights_of(image.height, box.top, box.bottom, height, how), false);
+  if (!whole_y)
+    out = resample(out, weights_of(image.height, box.top, box.bottom, height, how), false);
   return out;
 }
 
 Image resize(const Image& image, int64_t height, int64_t width, Interpolation how) {
-  return resize(image, height, width, how, {.right = static_cast<double>(image.width), .bottom = static_cast<double>(image.height)});
+  return resize(
+      image, height, width, how,
+      {.right = static_cast<double>(image.width), .bottom = static_cast<double>(image.height)});
 }
 
-Image crop(const Image& image, int64_t top, int64_t left, int64_t height, int64_t width, uint8_t fill) {
-  Image out{height, width, image.channels, std::vector<uint8_t>(static_cast<size_t>(height * width * image.channels), fill)};
+Image crop(const Image& image, int64_t top, int64_t left, int64_t height, int64_t width,
+           uint8_t fill) {
+  Image out{height, width, image.channels,
+            std::vector<uint8_t>(static_cast<size_t>(height * width * image.channels), fill)};
   const int64_t first = std::max<int64_t>(left, 0), last = std::min(left + width, image.width);
-  for (int64_t y = std::max<int64_t>(top, 0); first < last && y < std::min(top + height, image.height); ++y) {
-    std::copy_n(image.pixels.begin() + (y * image.width + first) * image.channels, (last - first) * image.channels,
+  for (int64_t y = std::max<int64_t>(top, 0);
+       first < last && y < std::min(top + height, image.height); ++y) {
+    std::copy_n(image.pixels.begin() + (y * image.width + first) * image.channels,
+                (last - first) * image.channels,
                 out.pixels.begin() + ((y - top) * width + first - left) * image.channels);
   }
   return out;
@@ -165,7 +185,8 @@ Image flip_horizontally(const Image& image) {
   for (int64_t y = 0; y < image.height; ++y)
     for (int64_t x = 0; x < image.width; ++x)
       for (int64_t c = 0; c < image.channels; ++c)
-        out.pixels[(y * image.width + x) * image.channels + c] = image.at(y, image.width - 1 - x, c);
+        out.pixels[(y * image.width + x) * image.channels + c] =
+            image.at(y, image.width - 1 - x, c);
   return out;
 }
 
@@ -173,7 +194,8 @@ Image flip_vertically(const Image& image) {
   Image out = image;
   const int64_t row = image.width * image.channels;
   for (int64_t y = 0; y < image.height; ++y)
-    std::copy_n(image.pixels.begin() + (image.height - 1 - y) * row, row, out.pixels.begin() + y * row);
+    std::copy_n(image.pixels.begin() + (image.height - 1 - y) * row, row,
+                out.pixels.begin() + y * row);
   return out;
 }
 
@@ -233,7 +255,8 @@ Image blur(const Image& image, double sigma) {
       for (int64_t line = 0; line < (along_x ? image.height : image.width); ++line) {
         for (int64_t c = 0; c < image.channels; ++c) {
           const int64_t at = (along_x ? line * row : line * image.channels) + c;
-          box_blur(&out.pixels[at], &next.pixels[at], along_x ? image.width : image.height, along_x ? image.channels : row, radius);
+          box_blur(&out.pixels[at], &next.pixels[at], along_x ? image.width : image.height,
+                   along_x ? image.channels : row, radius);
         }
       }
       std::swap(out, next);

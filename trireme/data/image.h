@@ -11,7 +11,9 @@ namespace trireme::data {
 struct Image {
   int64_t height = 0, width = 0, channels = 0;  // 1: grey, 3: RGB
   std::vector<uint8_t> pixels = {};
-  uint8_t at(int64_t y, int64_t x, int64_t c) const { return pixels[(y * width + x) * channels + c]; }
+  uint8_t at(int64_t y, int64_t x, int64_t c) const {
+    return pixels[(y * width + x) * channels + c];
+  }
   bool operator==(const Image&) const = default;
 };
 
@@ -23,11 +25,13 @@ enum class Interpolation { nearest, bilinear, bicubic };
 /// ConfigError for another word.
 Interpolation interpolation_of(const std::string& name);
 
-/// The part `box` of the image, resampled along rows, then along columns; shrinking averages over all pixels behind one (antialias).
+/// The part `box` of the image, resampled along rows, then along columns; shrinking averages over
+/// all pixels behind one (antialias).
 Image resize(const Image& image, int64_t height, int64_t width, Interpolation how, const Box& box);
 Image resize(const Image& image, int64_t height, int64_t width, Interpolation how);
 /// The part from (top, left); what lies outside is `fill`.
-Image crop(const Image& image, int64_t top, int64_t left, int64_t height, int64_t width, uint8_t fill = 0);
+Image crop(const Image& image, int64_t top, int64_t left, int64_t height, int64_t width,
+           uint8_t fill = 0);
 Image flip_horizontally(const Image& image);
 Image flip_vertically(const Image& image);
 /// Grey to RGB by repetition, RGB to grey by ITU-R 601-2 luma.

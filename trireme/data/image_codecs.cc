@@ -1,13 +1,14 @@
-// PNG through libpng and JPEG through libjpeg. Both report errors by a long jump, which must not pass
-// over objects with destructors: what may jump stands in functions of plain values.
+// PNG through libpng and JPEG through libjpeg. Both report errors by a long jump, which must not
+// pass over objects with destructors: what may jump stands in functions of plain values.
+
+#include <png.h>
 
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-
+// Behind them, since it needs what they declare.
 #include <jpeglib.h>
-#include <png.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
@@ -55,7 +56,8 @@ void keep_png_error(png_structp png, png_const_charp message) {
 void ignore_png_warning(png_structp, png_const_charp) {}
 
 bool decode_png(Source* source, Target* target) {
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, source, keep_png_error, ignore_png_warning);
+  png_structp png =
+      png_create_read_struct(PNG_LIBPNG_VER_STRING, source, keep_png_error, ignore_png_warning);
   png_infop info = png ? png_create_info_struct(png) : nullptr;
   if (!info || setjmp(png_jmpbuf(png))) {
     png_destroy_read_struct(&png, &info, nullptr);
@@ -65,7 +67,8 @@ bool decode_png(Source* source, Target* target) {
   png_read_info(png, info);
   const int type = png_get_color_type(png, info);
   if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
-  if (type == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) < 8) png_set_expand_gray_1_2_4_to_8(png);
+  if (type == PNG_COLOR_TYPE_GRAY && png_get_bit_depth(png, info) < 8)
+    png_set_expand_gray_1_2_4_to_8(png);
   png_set_strip_16(png);
   png_set_strip_alpha(png);
   const int passes = png_set_interlace_handling(png);
@@ -73,7 +76,8 @@ bool decode_png(Source* source, Target* target) {
   target->width = png_get_image_width(png, info);
   target->height = png_get_image_height(png, info);
   target->channels = png_get_channels(png, info);
-  if (target->width * target->height > kMostPixels || (target->channels != 1 && target->channels != 3))
+  if (target->width * target->height > kMostPixels ||
+      (target->channels != 1 && target->channels != 3))
     png_error(png, "too large, or neither grey nor colour");
   target->allocate();
   for (int pass = 0; pass < passes; ++pass)
@@ -123,7 +127,8 @@ bool decode_jpeg(Source* source, Target* target) {
   target->channels = info.output_components;
   target->allocate();
   while (info.output_scanline < info.output_height) {
-    JSAMPROW row = target->pixels + int64_t{info.output_scanline} * target->width * target->channels;
+    JSAMPROW row =
+        target->pixels + int64_t{info.output_scanline} * target->width * target->channels;
     jpeg_read_scanlines(&info, &row, 1);
   }
   jpeg_finish_decompress(&info);
@@ -143,7 +148,8 @@ Image read_image(const std::string& path) {
   const bool jpeg = bytes.size() >= 3 && source.data[0] == 0xFF && source.data[1] == 0xD8;
   if (!png && !jpeg) throw FormatError(path, 0, "is neither a PNG nor a JPEG file");
   if (!(png ? decode_png(&source, &target) : decode_jpeg(&source, &target)))
-    throw FormatError(fmt::format("{}: damaged {} file: {}", path, png ? "PNG" : "JPEG", source.message));
+    throw FormatError(
+        fmt::format("{}: damaged {} file: {}", path, png ? "PNG" : "JPEG", source.message));
   return image;
 }
 

@@ -4,9 +4,10 @@
 namespace trireme::data {
 
 Image read_image(const std::string& path) {
-  throw base::ConfigError(fmt::format(
-      "{}: this build reads no PNG and JPEG files; install libpng-dev and libjpeg-dev and build again",
-      path));
+  throw base::ConfigError(
+      fmt::format("{}: this build reads no PNG and JPEG files; install libpng-dev and libjpeg-dev "
+                  "and build again",
+                  path));
 }
 
 }  // namespace trireme::data

@@ -23,13 +23,22 @@ using base::FormatError;
 /// Images of one size, back to back in memory.
 class Packed : public ImageFiles {
  public:
-  Packed(int64_t height, int64_t width, int64_t channels, bool channels_first, int64_t record, int64_t skip)
-      : height_(height), width_(width), channels_(channels), channels_first_(channels_first), record_(record), skip_(skip) {}
+  Packed(int64_t height, int64_t width, int64_t channels, bool channels_first, int64_t record,
+         int64_t skip)
+      : height_(height),
+        width_(width),
+        channels_(channels),
+        channels_first_(channels_first),
+        record_(record),
+        skip_(skip) {}
   int64_t size() const override { return std::ssize(labels); }
   int64_t label(int64_t i) const override { return labels[i]; }
-  int64_t classes() const override { return labels.empty() ? 0 : 1 + *std::ranges::max_element(labels); }
+  int64_t classes() const override {
+    return labels.empty() ? 0 : 1 + *std::ranges::max_element(labels);
+  }
   uint64_t fingerprint() const override {
-    return base::hash_combine(base::hash_text(bytes), base::hash_bytes(labels.data(), labels.size() * sizeof(int64_t)));
+    return base::hash_combine(base::hash_text(bytes),
+                              base::hash_bytes(labels.data(), labels.size() * sizeof(int64_t)));
   }
   Image image(int64_t i) const override {
     Image out{height_, width_, channels_};
@@ -63,7 +72,8 @@ std::string read_whole(const std::string& path) {
 }
 
 /// The sizes in the header of an MNIST file, big-endian; checks magic and size.
-std::vector<int64_t> idx_sizes(const std::string& path, const std::string& bytes, size_t dimensions) {
+std::vector<int64_t> idx_sizes(const std::string& path, const std::string& bytes,
+                               size_t dimensions) {
   const auto word = [&](size_t at) {
     uint32_t value = 0;
     for (size_t i = 0; i < 4; ++i) value = value << 8 | static_cast<uint8_t>(bytes[at + i]);
@@ -71,7 +81,9 @@ std::vector<int64_t> idx_sizes(const std::string& path, const std::string& bytes
   };
   const size_t header = 4 + 4 * dimensions;
   if (bytes.size() < header || word(0) != 0x800 + dimensions)
-    throw FormatError(path, 0, fmt::format("expected MNIST's header: the number {} and {} sizes", 0x800 + dimensions, dimensions));
+    throw FormatError(path, 0,
+                      fmt::format("expected MNIST's header: the number {} and {} sizes",
+                                  0x800 + dimensions, dimensions));
   std::vector<int64_t> sizes;
   uint64_t product = 1;
   for (size_t d = 0; d < dimensions; ++d) {
@@ -81,7 +93,10 @@ std::vector<int64_t> idx_sizes(const std::string& path, const std::string& bytes
     product *= static_cast<uint64_t>(sizes.back());
   }
   if (bytes.size() != header + product)
-    throw FormatError(path, static_cast<int64_t>(std::min<uint64_t>(bytes.size(), header + product)), fmt::format("the file has {} bytes; its sizes {} take {}", bytes.size(), fmt::join(sizes, " x "), header + product));
+    throw FormatError(path,
+                      static_cast<int64_t>(std::min<uint64_t>(bytes.size(), header + product)),
+                      fmt::format("the file has {} bytes; its sizes {} take {}", bytes.size(),
+                                  fmt::join(sizes, " x "), header + product));
   return sizes;
 }
 
@@ -92,7 +107,8 @@ std::unique_ptr<ImageFiles> open_mnist(const std::string& path) {
   std::string images = read_whole(path), labels = read_whole(labels_path);
   const auto sizes = idx_sizes(path, images, 3);
   if (const auto count = idx_sizes(labels_path, labels, 1)[0]; count != sizes[0])
-    throw FormatError(labels_path, 4, fmt::format("{} labels for {} images in {}", count, sizes[0], path));
+    throw FormatError(labels_path, 4,
+                      fmt::format("{} labels for {} images in {}", count, sizes[0], path));
   auto files = std::make_unique<Packed>(sizes[1], sizes[2], 1, false, sizes[1] * sizes[2], 0);
   files->bytes = images.substr(16);
   for (char label : labels.substr(8)) files->labels.push_back(static_cast<uint8_t>(label));
@@ -106,10 +122,14 @@ std::unique_ptr<ImageFiles> open_cifar(const std::string& path) {
     const std::string bytes = base::read_file(file);
     if (record == 0) record = bytes.size() % 3073 == 0 ? 3073 : 3074;
     if (bytes.empty() || std::ssize(bytes) % record != 0)
-      throw FormatError(file, 0, fmt::format("{} bytes; expected a multiple of 3073 (CIFAR-10) or 3074 (CIFAR-100)", bytes.size()));
+      throw FormatError(
+          file, 0,
+          fmt::format("{} bytes; expected a multiple of 3073 (CIFAR-10) or 3074 (CIFAR-100)",
+                      bytes.size()));
     if (!files) files = std::make_unique<Packed>(32, 32, 3, true, record, record - 3072);
     for (int64_t at = 0; at < std::ssize(bytes); at += record)
-      files->labels.push_back(static_cast<uint8_t>(bytes[at + record - 3073]));  // CIFAR-100: the fine one
+      files->labels.push_back(
+          static_cast<uint8_t>(bytes[at + record - 3073]));  // CIFAR-100: the fine one
     files->bytes += bytes;
   }
   return files;
@@ -117,16 +137,26 @@ std::unique_ptr<ImageFiles> open_cifar(const std::string& path) {
 
 std::unique_ptr<ImageFiles> open_npy(const std::string& path, const std::string& labels_path) {
   if (labels_path.empty())
-    throw ConfigError(fmt::format("{}: give the option label_file, a .npy file with the classes", path));
+    throw ConfigError(
+        fmt::format("{}: give the option label_file, a .npy file with the classes", path));
   const Npy images(path), labels(labels_path);
   const auto& shape = images.shape();
-  const bool fits = (shape.size() == 3 || (shape.size() == 4 && (shape[3] == 1 || shape[3] == 3))) && images.type() == "u1";
+  const bool fits =
+      (shape.size() == 3 || (shape.size() == 4 && (shape[3] == 1 || shape[3] == 3))) &&
+      images.type() == "u1";
   if (!fits)
-    throw FormatError(path, 0, fmt::format("an array of {} [{}]; expected u1 [n, height, width] or [n, height, width, 1 or 3]", images.type(), fmt::join(shape, ", ")));
+    throw FormatError(
+        path, 0,
+        fmt::format(
+            "an array of {} [{}]; expected u1 [n, height, width] or [n, height, width, 1 or 3]",
+            images.type(), fmt::join(shape, ", ")));
   if (labels.shape().size() != 1 || labels.shape()[0] != shape[0])
-    throw FormatError(labels_path, 0, fmt::format("an array of [{}]; expected [{}], a class an image", fmt::join(labels.shape(), ", "), shape[0]));
+    throw FormatError(labels_path, 0,
+                      fmt::format("an array of [{}]; expected [{}], a class an image",
+                                  fmt::join(labels.shape(), ", "), shape[0]));
   const int64_t channels = shape.size() == 4 ? shape[3] : 1;
-  auto files = std::make_unique<Packed>(shape[1], shape[2], channels, false, shape[1] * shape[2] * channels, 0);
+  auto files = std::make_unique<Packed>(shape[1], shape[2], channels, false,
+                                        shape[1] * shape[2] * channels, 0);
   files->bytes = std::string(images.bytes());
   files->labels = labels.integers();
   return files;
@@ -137,19 +167,26 @@ class Folders : public ImageFiles {
   explicit Folders(const std::string& path) : path_(path) {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(path))
-      if (entry.is_directory() && !entry.path().filename().string().starts_with('.')) names.push_back(entry.path().string());
+      if (entry.is_directory() && !entry.path().filename().string().starts_with('.'))
+        names.push_back(entry.path().string());
     std::ranges::sort(names);
     for (const std::string& name : names) {
       const size_t before = files_.size();
-      for (const std::string& file : fs::is_empty(name) ? std::vector<std::string>() : expand_inputs({name})) {
+      for (const std::string& file :
+           fs::is_empty(name) ? std::vector<std::string>() : expand_inputs({name})) {
         std::string ending = fs::path(file).extension().string();
-        std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-        if (ending == ".png" || ending == ".jpg" || ending == ".jpeg") files_.push_back({file, classes_});
+        std::ranges::transform(ending, ending.begin(),
+                               [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+        if (ending == ".png" || ending == ".jpg" || ending == ".jpeg")
+          files_.push_back({file, classes_});
       }
-      if (files_.size() == before) throw ConfigError(fmt::format("{}: no .png, .jpg or .jpeg file; a folder stands for a class", name));
+      if (files_.size() == before)
+        throw ConfigError(
+            fmt::format("{}: no .png, .jpg or .jpeg file; a folder stands for a class", name));
       ++classes_;
     }
-    if (files_.empty()) throw ConfigError(fmt::format("{}: expected a folder a class, with images in them", path));
+    if (files_.empty())
+      throw ConfigError(fmt::format("{}: expected a folder a class, with images in them", path));
   }
   int64_t size() const override { return std::ssize(files_); }
   int64_t label(int64_t i) const override { return files_[i].label; }
@@ -158,7 +195,8 @@ class Folders : public ImageFiles {
   uint64_t fingerprint() const override {
     uint64_t hash = 0;
     for (const File& file : files_) {
-      hash = base::hash_combine(hash, base::hash_text(fs::path(file.path).lexically_relative(path_).string()));
+      hash = base::hash_combine(
+          hash, base::hash_text(fs::path(file.path).lexically_relative(path_).string()));
       hash = base::hash_combine(hash, fs::file_size(file.path));
     }
     return hash;
@@ -182,7 +220,10 @@ std::unique_ptr<ImageFiles> ImageFiles::open(const std::string& path, const std:
   if (name.find("images") != name.npos && name.find("idx3") != name.npos) return open_mnist(path);
   if (name.ends_with(".npy")) return open_npy(path, labels);
   if (name.ends_with(".bin")) return open_cifar(path);
-  throw ConfigError(fmt::format("{}: expected MNIST's ...-images-idx3-ubyte, CIFAR's .bin, a .npy file or a folder of folders of images", path));
+  throw ConfigError(
+      fmt::format("{}: expected MNIST's ...-images-idx3-ubyte, CIFAR's .bin, a .npy file or a "
+                  "folder of folders of images",
+                  path));
 }
 
 }  // namespace trireme::data

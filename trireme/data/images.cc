@@ -20,7 +20,8 @@ struct ImageOptions {
   int64_t size = 0, channels = 0, resize = 0, padding = 0, classes = 0, solarize_threshold = 128;
   bool random_crop = false, random_resized_crop = false;
   double scale_min = 0.08, horizontal_flip = 0, vertical_flip = 0;
-  double brightness = 0, contrast = 0, saturation = 0, blur = 0, blur_min = 0.1, blur_max = 2.0, solarize = 0;
+  double brightness = 0, contrast = 0, saturation = 0, blur = 0, blur_min = 0.1, blur_max = 2.0,
+         solarize = 0;
   double mixup = 0, cutmix = 0;
   std::vector<double> mean = {}, std = {};
 
@@ -28,13 +29,16 @@ struct ImageOptions {
   static void visit(Self& self, V&& v) {
     using base::Field;
     v("label_file", self.label_file, Field{"classes of a .npy file's images"});
-    v("size", self.size, Field{"height and width of a sample; 0: as the images are, all of one size", 0, 65536});
+    v("size", self.size,
+      Field{"height and width of a sample; 0: as the images are, all of one size", 0, 65536});
     v("channels", self.channels, Field{"1 or 3; 0: as the first image has", 0, 3});
     v("resize", self.resize, Field{"the shorter side before cutting; 0: size", 0, 65536});
-    v("interpolation", self.interpolation, Field{.help = "", .choices = {"nearest", "bilinear", "bicubic"}});
+    v("interpolation", self.interpolation,
+      Field{.help = "", .choices = {"nearest", "bilinear", "bicubic"}});
     v("padding", self.padding, Field{"black pixels around before a random crop", 0, 4096});
     v("random_crop", self.random_crop, Field{"training: cut out anywhere, else in the middle"});
-    v("random_resized_crop", self.random_resized_crop, Field{"training: a part of random size and shape, resized"});
+    v("random_resized_crop", self.random_resized_crop,
+      Field{"training: a part of random size and shape, resized"});
     v("scale_min", self.scale_min, Field{"of that: the smallest share of the area", 0.01, 1});
     v("horizontal_flip", self.horizontal_flip, Field{"probability", 0, 1});
     v("vertical_flip", self.vertical_flip, Field{"probability", 0, 1});
@@ -46,7 +50,8 @@ struct ImageOptions {
     v("blur_max", self.blur_max, Field{"", 0.01, 100});
     v("solarize", self.solarize, Field{"probability", 0, 1});
     v("solarize_threshold", self.solarize_threshold, Field{"", 0, 256});
-    v("mixup", self.mixup, Field{"alpha of the mix with another image; labels are shares then; 0: off", 0, 100});
+    v("mixup", self.mixup,
+      Field{"alpha of the mix with another image; labels are shares then; 0: off", 0, 100});
     v("cutmix", self.cutmix, Field{"alpha of a part from another image; 0: off", 0, 100});
     v("classes", self.classes, Field{"0: what the labels show", 0});
     v("mean", self.mean, Field{"of each channel, of values from 0 to 1", 0, 1});
@@ -63,7 +68,8 @@ double draw_gamma(double shape, Draws& draws) {
   const double d = shape - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
   while (true) {
     const double u = 1.0 - draws.uniform();
-    const double x = std::sqrt(-2.0 * std::log(1.0 - draws.uniform())) * std::cos(2 * std::numbers::pi * draws.uniform());
+    const double x = std::sqrt(-2.0 * std::log(1.0 - draws.uniform())) *
+                     std::cos(2 * std::numbers::pi * draws.uniform());
     const double v = std::pow(1.0 + c * x, 3);
     if (v > 0 && std::log(u) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v;
   }
@@ -76,8 +82,13 @@ double draw_beta(double alpha, Draws& draws) {
 
 class ImageExamples : public Examples {
  public:
-  ImageExamples(const std::string& path, const ImageOptions& options, bool train, std::string settings)
-      : path_(path), files_(ImageFiles::open(path, options.label_file)), options_(options), train_(train), settings_(std::move(settings)),
+  ImageExamples(const std::string& path, const ImageOptions& options, bool train,
+                std::string settings)
+      : path_(path),
+        files_(ImageFiles::open(path, options.label_file)),
+        options_(options),
+        train_(train),
+        settings_(std::move(settings)),
         how_(interpolation_of(options.interpolation)) {
     if (files_->size() == 0) throw ConfigError(fmt::format("{} holds no image", path));
     const Image first = files_->image(0);
@@ -90,24 +101,34 @@ class ImageExamples : public Examples {
       if (list->empty()) list->assign(options_.channels, list == &options_.mean ? 0.0 : 1.0);
       if (std::ssize(*list) == 1) list->resize(options_.channels, list->front());
       if (std::ssize(*list) != options_.channels)
-        throw ConfigError(fmt::format("options of images: mean and std have {} numbers for {} channels", list->size(), options_.channels));
+        throw ConfigError(
+            fmt::format("options of images: mean and std have {} numbers for {} channels",
+                        list->size(), options_.channels));
     }
     for (int64_t i = 0; i < size(); ++i) {
       if (const int64_t label = files_->label(i); label < 0 || label >= classes_)
-        throw ConfigError(fmt::format("{}: image {} is of class {}; expected 0 to {} (option classes)", path, i, label, classes_ - 1));
+        throw ConfigError(
+            fmt::format("{}: image {} is of class {}; expected 0 to {} (option classes)", path, i,
+                        label, classes_ - 1));
     }
   }
   int64_t size() const override { return files_->size(); }
   std::string description() const override {
-    return fmt::format("{}: {} images of {} classes, {} x {} x {}", path_, size(), classes_, options_.channels, height_, width_);
+    return fmt::format("{}: {} images of {} classes, {} x {} x {}", path_, size(), classes_,
+                       options_.channels, height_, width_);
   }
   std::vector<FieldSpec> fields() const override {
-    std::vector<FieldSpec> fields{{"pixel_values", {options_.channels, height_, width_}, base::DType::f32}};
-    fields.push_back(mixes() ? FieldSpec{"labels", {classes_}, base::DType::f32} : FieldSpec{"labels"});
+    std::vector<FieldSpec> fields{
+        {"pixel_values", {options_.channels, height_, width_}, base::DType::f32}};
+    fields.push_back(mixes() ? FieldSpec{"labels", {classes_}, base::DType::f32}
+                             : FieldSpec{"labels"});
     return fields;
   }
   SourceIdentity identity() const override {
-    return {.path = path_, .documents = size(), .fingerprint = files_->fingerprint(), .samples = settings_};
+    return {.path = path_,
+            .documents = size(),
+            .fingerprint = files_->fingerprint(),
+            .samples = settings_};
   }
 
   void read(int64_t example, Draws& draws, Row row) const override {
@@ -144,32 +165,40 @@ class ImageExamples : public Examples {
     if (options_.brightness > 0) image = adjust_brightness(image, factor(options_.brightness));
     if (options_.contrast > 0) image = adjust_contrast(image, factor(options_.contrast));
     if (options_.saturation > 0) image = adjust_saturation(image, factor(options_.saturation));
-    if (draws.chance(options_.blur)) image = blur(image, options_.blur_min + (options_.blur_max - options_.blur_min) * draws.uniform());
+    if (draws.chance(options_.blur))
+      image = blur(image,
+                   options_.blur_min + (options_.blur_max - options_.blur_min) * draws.uniform());
     if (draws.chance(options_.solarize)) image = solarize(image, options_.solarize_threshold);
     return image;
   }
 
   Image cut_out(const Image& image, Draws& draws) const {
-    if (train_ && options_.random_resized_crop) return resize(image, height_, width_, how_, random_box(image, draws));
+    if (train_ && options_.random_resized_crop)
+      return resize(image, height_, width_, how_, random_box(image, draws));
     Image whole = image;
     if (options_.size > 0) {
       const int64_t target = options_.resize > 0 ? options_.resize : options_.size;
-      const int64_t shorter = std::min(image.height, image.width), longer = std::max(image.height, image.width);
+      const int64_t shorter = std::min(image.height, image.width),
+                    longer = std::max(image.height, image.width);
       if (shorter != target) {
         const int64_t other = target * longer / shorter;
-        whole = image.height <= image.width ? resize(image, target, other, how_) : resize(image, other, target, how_);
+        whole = image.height <= image.width ? resize(image, target, other, how_)
+                                            : resize(image, other, target, how_);
       }
     }
     if (train_ && options_.random_crop) {
       const int64_t pad = options_.padding;
       if (whole.height + 2 * pad >= height_ && whole.width + 2 * pad >= width_) {
-        const int64_t top = draws.below(whole.height + 2 * pad - height_ + 1) - pad, left = draws.below(whole.width + 2 * pad - width_ + 1) - pad;
+        const int64_t top = draws.below(whole.height + 2 * pad - height_ + 1) - pad,
+                      left = draws.below(whole.width + 2 * pad - width_ + 1) - pad;
         return crop(whole, top, left, height_, width_);
       }
     }
     if (whole.height == height_ && whole.width == width_) return whole;
     if (options_.size == 0)
-      throw base::FormatError(fmt::format("{}: an image of {} x {} among ones of {} x {}; give the option size", path_, whole.height, whole.width, height_, width_));
+      throw base::FormatError(
+          fmt::format("{}: an image of {} x {} among ones of {} x {}; give the option size", path_,
+                      whole.height, whole.width, height_, width_));
     return crop(whole, (whole.height - height_) / 2, (whole.width - width_) / 2, height_, width_);
   }
 
@@ -177,11 +206,13 @@ class ImageExamples : public Examples {
   Box random_box(const Image& image, Draws& draws) const {
     const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
     for (int attempt = 0; attempt < 10; ++attempt) {
-      const double area = height * width * (options_.scale_min + (1 - options_.scale_min) * draws.uniform());
+      const double area =
+          height * width * (options_.scale_min + (1 - options_.scale_min) * draws.uniform());
       const double ratio = std::exp(std::log(3.0 / 4) + std::log(16.0 / 9) * draws.uniform());
       const double w = std::round(std::sqrt(area * ratio)), h = std::round(std::sqrt(area / ratio));
       if (w < 1 || h < 1 || w > width || h > height) continue;
-      const auto left = static_cast<double>(draws.below(static_cast<int64_t>(width - w) + 1)), top = static_cast<double>(draws.below(static_cast<int64_t>(height - h) + 1));
+      const auto left = static_cast<double>(draws.below(static_cast<int64_t>(width - w) + 1)),
+                 top = static_cast<double>(draws.below(static_cast<int64_t>(height - h) + 1));
       return {left, top, left + w, top + h};
     }
     const double side = std::min(height, width);
@@ -199,16 +230,19 @@ class ImageExamples : public Examples {
   /// Puts a box of the second image into the first; the share of the first that is left.
   double paste(const std::vector<float>& second, double share, Draws& draws, float* out) const {
     const double side = std::sqrt(1 - share);
-    const auto h = static_cast<int64_t>(side * static_cast<double>(height_)), w = static_cast<int64_t>(side * static_cast<double>(width_));
+    const auto h = static_cast<int64_t>(side * static_cast<double>(height_)),
+               w = static_cast<int64_t>(side * static_cast<double>(width_));
     const int64_t y = draws.below(height_), x = draws.below(width_);
-    const int64_t top = std::max<int64_t>(y - h / 2, 0), bottom = std::min(y + h / 2, height_), left = std::max<int64_t>(x - w / 2, 0), right = std::min(x + w / 2, width_);
+    const int64_t top = std::max<int64_t>(y - h / 2, 0), bottom = std::min(y + h / 2, height_),
+                  left = std::max<int64_t>(x - w / 2, 0), right = std::min(x + w / 2, width_);
     for (int64_t c = 0; c < options_.channels; ++c)
       for (int64_t row = top; row < bottom; ++row)
         for (int64_t column = left; column < right; ++column) {
           const int64_t at = (c * height_ + row) * width_ + column;
           out[at] = second[at];
         }
-    return 1 - static_cast<double>((bottom - top) * (right - left)) / static_cast<double>(height_ * width_);
+    return 1 - static_cast<double>((bottom - top) * (right - left)) /
+                   static_cast<double>(height_ * width_);
   }
 
   std::string path_;

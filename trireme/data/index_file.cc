@@ -117,7 +117,8 @@ void IndexFile::read_torchnet() {
         fmt::format("the file ends inside its header; expected at least {} bytes", kHeader));
   }
   const auto word = [&](int64_t at) { return load<uint64_t>(bytes.data() + at); };
-  if (word(8) != 1) throw FormatError(file_.path(), 8, fmt::format("version {}; expected 1", word(8)));
+  if (word(8) != 1)
+    throw FormatError(file_.path(), 8, fmt::format("version {}; expected 1", word(8)));
   dtype_ = dtype_of_code(word(16), 16);
   const int64_t width = base::size_of(dtype_);
   if (word(24) != static_cast<uint64_t>(width)) {

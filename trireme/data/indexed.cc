@@ -75,7 +75,8 @@ Access access_of(const std::string& name) {
   if (name == "mmap") return Access::mmap;
   if (name == "lazy") return Access::lazy;
   if (name == "cached") return Access::cached;
-  throw base::ConfigError(fmt::format("'{}' is no mode of an indexed dataset; expected mmap, lazy or cached", name));
+  throw base::ConfigError(
+      fmt::format("'{}' is no mode of an indexed dataset; expected mmap, lazy or cached", name));
 }
 
 IndexFormat format_of(Access access) {
@@ -99,13 +100,27 @@ struct IndexedDataset::Files {
 IndexedDataset::IndexedDataset(const std::string& prefix, Access access)
     : prefix_(existing(prefix)), files_(std::make_shared<Files>(prefix_, access)) {}
 
-IndexFormat IndexedDataset::format() const { return files_->index.format(); }
-DType IndexedDataset::dtype() const { return files_->index.dtype(); }
-int64_t IndexedDataset::sequences() const { return files_->index.sequences(); }
-int64_t IndexedDataset::documents() const { return files_->index.documents(); }
-int64_t IndexedDataset::tokens() const { return files_->index.tokens(); }
-int64_t IndexedDataset::length(int64_t sequence) const { return files_->index.length(sequence); }
-int64_t IndexedDataset::begin(int64_t sequence) const { return files_->index.begin(sequence); }
+IndexFormat IndexedDataset::format() const {
+  return files_->index.format();
+}
+DType IndexedDataset::dtype() const {
+  return files_->index.dtype();
+}
+int64_t IndexedDataset::sequences() const {
+  return files_->index.sequences();
+}
+int64_t IndexedDataset::documents() const {
+  return files_->index.documents();
+}
+int64_t IndexedDataset::tokens() const {
+  return files_->index.tokens();
+}
+int64_t IndexedDataset::length(int64_t sequence) const {
+  return files_->index.length(sequence);
+}
+int64_t IndexedDataset::begin(int64_t sequence) const {
+  return files_->index.begin(sequence);
+}
 int64_t IndexedDataset::first_sequence(int64_t document) const {
   return files_->index.first_sequence(document);
 }

@@ -34,8 +34,8 @@ Access access_of(const std::string& name);
 IndexFormat format_of(Access access);
 std::string_view name_of(IndexFormat format);
 
-/// Opening checks the whole index against its own rules and the size of .bin; the ids themselves are
-/// not looked at. Immutable, so threads may share it; copies share the files.
+/// Opening checks the whole index against its own rules and the size of .bin; the ids themselves
+/// are not looked at. Immutable, so threads may share it; copies share the files.
 class IndexedDataset {
  public:
   /// `prefix` may carry the ending .idx or .bin. ConfigError when there is no such dataset;

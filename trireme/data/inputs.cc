@@ -152,7 +152,9 @@ Piece PieceCutter::next_streamed(const std::string& path, bool json_lines) {
       const int64_t done = std::min<int64_t>(skip, std::ssize(rest_));
       rest_.erase(0, static_cast<size_t>(done));
       skip -= done;
-      if (!more) throw base::FormatError(path, position_.byte, "the file ends before this place, where the run is to go on");
+      if (!more)
+        throw base::FormatError(path, position_.byte,
+                                "the file ends before this place, where the run is to go on");
     }
   }
   // Cut behind the first line that ends past a piece's size; one byte more tells whether it was the

@@ -45,7 +45,8 @@ std::vector<int64_t> torch_randperm(int64_t size, uint64_t seed) {
   if (size < std::numeric_limits<uint32_t>::max() / 20) {
     std::iota(order.begin(), order.end(), int64_t{0});
     for (int64_t i = 0; i + 1 < size; ++i)
-      std::swap(order[i], order[i + static_cast<int64_t>(engine() % static_cast<uint64_t>(size - i))]);
+      std::swap(order[i],
+                order[i + static_cast<int64_t>(engine() % static_cast<uint64_t>(size - i))]);
     return order;
   }
   for (int64_t i = 0; i < size; ++i) {

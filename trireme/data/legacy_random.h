@@ -4,8 +4,9 @@
 // OSLO, PyTorch's samplers). trireme's own orders draw from Philox (draws.h) instead.
 //
 //   NumpyRandom random(1234);
-//   random.shuffle(std::span(documents));        // numpy.random.RandomState(1234).shuffle(documents)
-//   torch_randperm(10, 0);                        // torch.randperm(10, generator=manual_seed(0))
+//   random.shuffle(std::span(documents));        //
+//   numpy.random.RandomState(1234).shuffle(documents) torch_randperm(10, 0); // torch.randperm(10,
+//   generator=manual_seed(0))
 
 #include <cstdint>
 #include <random>

@@ -67,7 +67,8 @@ struct Loader::Impl {
     if (rows < size && options.last == LastBatch::drop) rows = 0;
     if (rows > 0 && options.last == LastBatch::pad) rows = size;
     std::vector<Batch> batches;
-    for (int64_t m = 0; m < options.micro_batches; ++m) batches.push_back(read_batch(first, rows, m));
+    for (int64_t m = 0; m < options.micro_batches; ++m)
+      batches.push_back(read_batch(first, rows, m));
     return batches;
   }
 
@@ -80,7 +81,9 @@ struct Loader::Impl {
       places.push_back(begin + i);
       indices.push_back(first + begin + i);
     }
-    const int64_t real = options.end_sample < 0 ? rows : std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
+    const int64_t real = options.end_sample < 0
+                             ? rows
+                             : std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
     for (int64_t i = real; i < rows; ++i) indices[i] %= std::max(options.end_sample, int64_t{1});
     Batch batch = data::read_batch(*dataset, indices, std::move(places), options.workers);
     for (Field& field : batch.fields) {

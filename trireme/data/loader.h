@@ -12,8 +12,8 @@
 
 namespace trireme::data {
 
-/// A last step with fewer samples than it has room for: `shorter` leaves the rows out, `drop` all of
-/// it, `pad` fills it up with the first samples, whose `labels` count for nothing.
+/// A last step with fewer samples than it has room for: `shorter` leaves the rows out, `drop` all
+/// of it, `pad` fills it up with the first samples, whose `labels` count for nothing.
 enum class LastBatch { shorter, drop, pad };
 
 struct LoaderOptions {
@@ -22,16 +22,16 @@ struct LoaderOptions {
   int64_t first_sample = 0;  // consumed samples: where a resumed run goes on
   int64_t end_sample = -1;   // one past the last; -1: endless
   LastBatch last = LastBatch::shorter;
-  int prefetch = 2;          // steps read ahead
-  int workers = 1;           // threads that make samples; the batches are the same with any number
+  int prefetch = 2;  // steps read ahead
+  int workers = 1;   // threads that make samples; the batches are the same with any number
   /// Samples of the step that begins after so many consumed ones, at most what the micro-batches
   /// hold; none given: as many as they hold.
   std::function<int64_t(int64_t consumed)> batch_size = {};
 };
 
 /// Row i of micro-batch m on data-parallel rank d is sample m * (dp * micro_batch) + d *
-/// micro_batch + i of the global batch. Rows past the step's size or, as `last` says, `end_sample` are
-/// absent: a micro-batch may be short or empty.
+/// micro_batch + i of the global batch. Rows past the step's size or, as `last` says, `end_sample`
+/// are absent: a micro-batch may be short or empty.
 class Loader {
  public:
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);

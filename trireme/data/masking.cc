@@ -28,10 +28,12 @@ std::vector<bool> continuing_tokens(const text::Tokenizer& tokenizer) {
 Masking::Masking(const MaskingOptions& options, const TextTools& tools)
     : options_(options), vocab_size_(tools.vocab_size()) {
   if (options_.mask_share + options_.random_share > 1)
-    throw base::ConfigError(fmt::format("mask_share {} and random_share {} add up to more than 1", options_.mask_share, options_.random_share));
+    throw base::ConfigError(fmt::format("mask_share {} and random_share {} add up to more than 1",
+                                        options_.mask_share, options_.random_share));
   if (options_.masked_lm_prob > 0) mask_ = tools.id("mask", options_.mask, {"[MASK]", "<mask>"});
   if (!options_.whole_word) return;
-  if (!tools.tokenizer()) throw base::ConfigError("whole_word needs `tokenizer`, which knows where words begin");
+  if (!tools.tokenizer())
+    throw base::ConfigError("whole_word needs `tokenizer`, which knows where words begin");
   continues_ = continuing_tokens(*tools.tokenizer());
 }
 
@@ -55,7 +57,8 @@ void Masking::apply(std::span<int64_t> ids, const std::vector<bool>& maskable, i
   }
   if (options_.masked_lm_prob == 0 || tokens == 0) return;
   auto budget = std::max<int64_t>(
-      1, static_cast<int64_t>(std::nearbyint(options_.masked_lm_prob * static_cast<double>(tokens))));
+      1,
+      static_cast<int64_t>(std::nearbyint(options_.masked_lm_prob * static_cast<double>(tokens))));
   if (options_.max_predictions > 0) budget = std::min(budget, options_.max_predictions);
 
   double total = 0;
@@ -74,7 +77,8 @@ void Masking::apply(std::span<int64_t> ids, const std::vector<bool>& maskable, i
     // The longest run of up to n words that the budget covers.
     int64_t cost = 0;
     size_t last = first;
-    for (; last < std::min(starts.size(), first + static_cast<size_t>(n)) && !hidden[last]; ++last) {
+    for (; last < std::min(starts.size(), first + static_cast<size_t>(n)) && !hidden[last];
+         ++last) {
       const auto size = static_cast<int64_t>(ends[last] - starts[last]);
       if (cost + size > budget) break;
       cost += size;

@@ -26,7 +26,8 @@ struct MaskingOptions {
     using base::Field;
     v("masked_lm_prob", self.masked_lm_prob, Field{"share of the tokens to predict", 0, 1});
     v("mask_share", self.mask_share, Field{"of those: become the mask", 0, 1});
-    v("random_share", self.random_share, Field{"of those: become a random id; the others stay", 0, 1});
+    v("random_share", self.random_share,
+      Field{"of those: become a random id; the others stay", 0, 1});
     v("max_predictions", self.max_predictions, Field{"tokens to predict at most; 0: no limit", 0});
     v("max_ngram", self.max_ngram, Field{"words hidden in a row at most", 1, 16});
     v("whole_word", self.whole_word, Field{"all tokens of a word together"});

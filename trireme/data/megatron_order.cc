@@ -54,8 +54,9 @@ MegatronOrder megatron_order(std::span<const int32_t> lengths, std::span<const i
     epochs = std::max<int64_t>(1, (options.samples * length + epoch_tokens) / epoch_tokens);
   const int64_t epoch_samples = (epoch_tokens - 1) / length,
                 before_last = ((epochs - 1) * epoch_tokens - 1) / length;
-  const bool separate = epochs > 1 && options.samples - before_last <
-                                          static_cast<int64_t>(0.8 * static_cast<double>(epoch_samples));
+  const bool separate =
+      epochs > 1 && options.samples - before_last <
+                        static_cast<int64_t>(0.8 * static_cast<double>(epoch_samples));
 
   MegatronOrder result;
   NumpyRandom random(options.seed);

@@ -20,8 +20,9 @@ struct MegatronOrder {
     bool operator==(const Place&) const = default;
   };
   std::vector<int64_t> documents;  // doc_idx
-  std::vector<Place> places;       // sample_idx: sample k runs from places[k] to places[k + 1], inclusive
-  std::vector<int64_t> order;      // shuffle_idx: sample i of the dataset is cut `order[i]`
+  std::vector<Place>
+      places;  // sample_idx: sample k runs from places[k] to places[k + 1], inclusive
+  std::vector<int64_t> order;  // shuffle_idx: sample i of the dataset is cut `order[i]`
 
   int64_t samples() const { return static_cast<int64_t>(order.size()); }
 };

@@ -23,23 +23,27 @@ std::string_view value_of(std::string_view header, std::string_view key, const s
 }  // namespace
 
 Npy::Npy(const std::string& path) : file_(path) {
-  const std::string_view all(reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size());
+  const std::string_view all(reinterpret_cast<const char*>(file_.bytes().data()),
+                             file_.bytes().size());
   if (all.size() < 10 || all.substr(0, 6) != "\x93NUMPY" || (all[6] != 1 && all[6] != 2))
     throw FormatError(path, 0, "expected a .npy file of version 1 or 2");
   const size_t width = all[6] == 1 ? 2 : 4;
   uint32_t length = 0;
   if (all.size() < 8 + width) throw FormatError(path, 8, "the file ends inside its header");
   std::memcpy(&length, all.data() + 8, width);
-  if (length > all.size() - 8 - width) throw FormatError(path, 8, "the file ends inside its header");
+  if (length > all.size() - 8 - width)
+    throw FormatError(path, 8, "the file ends inside its header");
   const std::string_view header = all.substr(8 + width, length);
   begin_ = static_cast<int64_t>(8 + width + length);
 
   const std::string_view type = value_of(header, "descr", path);
   if (type.size() < 5 || type[0] != '\'' || type[4] != '\'' || (type[1] != '<' && type[1] != '|'))
-    throw FormatError(path, 10, fmt::format("type {}; expected little-endian numbers", type.substr(0, 6)));
+    throw FormatError(path, 10,
+                      fmt::format("type {}; expected little-endian numbers", type.substr(0, 6)));
   type_ = std::string(type.substr(2, 2));
   if (!value_of(header, "fortran_order", path).starts_with("False"))
-    throw FormatError(path, 10, "is in Fortran's order; expected C's: save numpy.ascontiguousarray(a)");
+    throw FormatError(path, 10,
+                      "is in Fortran's order; expected C's: save numpy.ascontiguousarray(a)");
   std::string_view shape = value_of(header, "shape", path);
   shape = shape.substr(0, shape.find(')'));
   int64_t count = 1;
@@ -54,12 +58,16 @@ Npy::Npy(const std::string& path) : file_(path) {
     while (at < shape.size() && (shape[at] == ',' || shape[at] == ' ')) ++at;
   }
   const int64_t element = type_[1] - '0';
-  if (const int64_t expected = begin_ + count * element; element < 1 || element > 8 || std::ssize(all) != expected)
-    throw FormatError(path, begin_, fmt::format("the file has {} bytes; its shape takes {}", all.size(), begin_ + count * element));
+  if (const int64_t expected = begin_ + count * element;
+      element < 1 || element > 8 || std::ssize(all) != expected)
+    throw FormatError(path, begin_,
+                      fmt::format("the file has {} bytes; its shape takes {}", all.size(),
+                                  begin_ + count * element));
 }
 
 std::string_view Npy::bytes() const {
-  return {reinterpret_cast<const char*>(file_.bytes().data()) + begin_, file_.bytes().size() - static_cast<size_t>(begin_)};
+  return {reinterpret_cast<const char*>(file_.bytes().data()) + begin_,
+          file_.bytes().size() - static_cast<size_t>(begin_)};
 }
 
 std::vector<int64_t> Npy::integers() const {
@@ -70,7 +78,8 @@ std::vector<int64_t> Npy::integers() const {
   for (size_t i = 0; i < values.size(); ++i) {
     std::memcpy(&values[i], bytes().data() + i * element, element);
     const int unused = 64 - static_cast<int>(8 * element);
-    if (type_[0] == 'i' && unused > 0) values[i] = static_cast<int64_t>(static_cast<uint64_t>(values[i]) << unused) >> unused;
+    if (type_[0] == 'i' && unused > 0)
+      values[i] = static_cast<int64_t>(static_cast<uint64_t>(values[i]) << unused) >> unused;
   }
   return values;
 }

@@ -12,7 +12,8 @@ namespace trireme::data {
 
 class Npy {
  public:
-  /// FormatError: no .npy file, an order or byte order that is not supported, a size that does not fit.
+  /// FormatError: no .npy file, an order or byte order that is not supported, a size that does not
+  /// fit.
   explicit Npy(const std::string& path);
   /// The type without its byte order: "u1", "i8", "f4", ...
   const std::string& type() const { return type_; }

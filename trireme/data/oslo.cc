@@ -26,7 +26,8 @@ struct PreprocessorArguments {
   static void visit(Self& self, V&& v) {
     v("chunk_size", self.chunk_size, Field{"documents encoded at a time", 1});
     v("chunksize", self.chunksize, Field{"the same", 1});
-    v("binarization_impl", self.binarization_impl, Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
+    v("binarization_impl", self.binarization_impl,
+      Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
     v("append_eod", self.append_eod, Field{""});
     v("eod_token_id", self.eod_token_id, Field{"", 0, 2147483647});
   }
@@ -40,7 +41,8 @@ struct CausalArguments {
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
     v("max_seq_length", self.max_seq_length, Field{"", 2});
-    v("binarization_impl", self.binarization_impl, Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
+    v("binarization_impl", self.binarization_impl,
+      Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
     v("split_type", self.split_type, Field{""});
     v("start_weight", self.start_weight, Field{"", 0, 1});
     v("end_weight", self.end_weight, Field{"", 0, 1});
@@ -51,7 +53,8 @@ struct CausalArguments {
 CausalArguments read_causal(const base::Json& arguments) {
   CausalArguments own;
   read_options(arguments, "DatasetForCausalLM", own);
-  if (own.max_seq_length == 0) throw ConfigError("DatasetForCausalLM: give max_seq_length, 2 or more");
+  if (own.max_seq_length == 0)
+    throw ConfigError("DatasetForCausalLM: give max_seq_length, 2 or more");
   return own;
 }
 
@@ -63,7 +66,8 @@ class Lines {
   int64_t number() const { return number_; }
   /// With its newline.
   std::optional<std::string_view> next() {
-    const std::string_view all(reinterpret_cast<const char*>(file_->bytes().data()), file_->bytes().size());
+    const std::string_view all(reinterpret_cast<const char*>(file_->bytes().data()),
+                               file_->bytes().size());
     if (at_ == all.size()) return std::nullopt;
     const size_t end = std::min(all.find('\n', at_), all.size() - 1) + 1;
     const std::string_view line = all.substr(at_, end - at_);
@@ -90,9 +94,13 @@ DatasetPreprocessor::DatasetPreprocessor(std::shared_ptr<const text::Tokenizer> 
   if (!own.append_eod) return;
   end_ = own.eod_token_id ? static_cast<int32_t>(*own.eod_token_id) : tokenizer_->end_of_document();
   if (!end_)
-    throw ConfigError("DatasetPreprocessor: append_eod needs eod_token_id, since the tokenizer has no token that ends a document");
+    throw ConfigError(
+        "DatasetPreprocessor: append_eod needs eod_token_id, since the tokenizer has no token that "
+        "ends a document");
   if (*end_ >= tokenizer_->vocab_size())
-    throw ConfigError(fmt::format("DatasetPreprocessor: eod_token_id {} is not in the vocabulary of {}", *end_, tokenizer_->vocab_size()));
+    throw ConfigError(
+        fmt::format("DatasetPreprocessor: eod_token_id {} is not in the vocabulary of {}", *end_,
+                    tokenizer_->vocab_size()));
 }
 
 int64_t DatasetPreprocessor::preprocess(const Texts& texts, const std::string& save_file_name,
@@ -131,7 +139,9 @@ DatasetPreprocessor::Texts DatasetPreprocessor::open_jsonl(const std::string& fi
       if (line->find_first_not_of(" \t\r\n") == line->npos) continue;
       std::string_view text;
       if (auto error = parser->parse(line->data(), line->size())[json_key].get(text)) {
-        throw base::FormatError(fmt::format("{}:{}: {}; expected an object with a text under \"{}\"", lines->path(), lines->number(), simdjson::error_message(error), json_key));
+        throw base::FormatError(
+            fmt::format("{}:{}: {}; expected an object with a text under \"{}\"", lines->path(),
+                        lines->number(), simdjson::error_message(error), json_key));
       }
       return std::string(text);
     }
@@ -139,7 +149,8 @@ DatasetPreprocessor::Texts DatasetPreprocessor::open_jsonl(const std::string& fi
   };
 }
 
-DatasetPreprocessor::Texts DatasetPreprocessor::open_lines(const std::string& file, bool keep_newlines) {
+DatasetPreprocessor::Texts DatasetPreprocessor::open_lines(const std::string& file,
+                                                           bool keep_newlines) {
   auto lines = std::make_shared<Lines>(file);
   return [lines, keep_newlines]() -> std::optional<std::string> {
     auto line = lines->next();
@@ -159,7 +170,8 @@ DatasetForCausalLM::DatasetForCausalLM(const std::string& data_name, const base:
   const auto begin = static_cast<int64_t>(std::nearbyint(own.start_weight * count)),
              end = static_cast<int64_t>(std::nearbyint(own.end_weight * count));
   std::vector<int32_t> lengths;
-  for (int64_t s = 0; s < data_.sequences(); ++s) lengths.push_back(static_cast<int32_t>(data_.length(s)));
+  for (int64_t s = 0; s < data_.sequences(); ++s)
+    lengths.push_back(static_cast<int32_t>(data_.length(s)));
   std::vector<int64_t> documents;
   int64_t tokens = 0;
   for (int64_t d = begin; d < end; ++d) {
@@ -167,20 +179,28 @@ DatasetForCausalLM::DatasetForCausalLM(const std::string& data_name, const base:
     tokens += lengths[d];
   }
   if (tokens < max_seq_length_) {
-    throw ConfigError(fmt::format(
-        "DatasetForCausalLM {}: the split {} from {} to {} has {} documents of {} tokens; a sample takes {}", data_name,
-        split_type_, own.start_weight, own.end_weight, documents.size(), tokens, max_seq_length_));
+    throw ConfigError(
+        fmt::format("DatasetForCausalLM {}: the split {} from {} to {} has {} documents of {} "
+                    "tokens; a sample takes {}",
+                    data_name, split_type_, own.start_weight, own.end_weight, documents.size(),
+                    tokens, max_seq_length_));
   }
-  order_ = megatron_order(lengths, documents, {.seq_length = max_seq_length_ - 1, .seed = static_cast<uint32_t>(seed_)});
+  order_ =
+      megatron_order(lengths, documents,
+                     {.seq_length = max_seq_length_ - 1, .seed = static_cast<uint32_t>(seed_)});
 }
 
 std::string DatasetForCausalLM::description() const {
-  return fmt::format("{} ({}): {} samples of {}", data_.prefix(), split_type_, size(), max_seq_length_);
+  return fmt::format("{} ({}): {} samples of {}", data_.prefix(), split_type_, size(),
+                     max_seq_length_);
 }
 
 Identity DatasetForCausalLM::identity() const {
   return {.seq_length = max_seq_length_,
-          .sources = {{.path = data_.prefix(), .documents = std::ssize(order_.documents), .tokens = data_.tokens(), .fingerprint = data_.fingerprint(),
+          .sources = {{.path = data_.prefix(),
+                       .documents = std::ssize(order_.documents),
+                       .tokens = data_.tokens(),
+                       .fingerprint = data_.fingerprint(),
                        .samples = fmt::format("OSLO's order, seed {}", seed_)}}};
 }
 
@@ -233,13 +253,23 @@ std::vector<int64_t> all_indices(int64_t size) {
 InfiniteDataLoader::InfiniteDataLoader(std::shared_ptr<const Dataset> dataset,
                                        const DistributedOptions& options, int64_t batch_size,
                                        bool drop_last, EpochPosition start)
-    : dataset_(std::move(dataset)), sampler_(all_indices(dataset_->size()), options), batch_size_(batch_size), position_(start) {
-  if (batch_size_ < 1) throw ConfigError(fmt::format("InfiniteDataLoader: batch_size {}; expected 1 or more", batch_size_));
-  batches_ = drop_last ? sampler_.size() / batch_size_ : (sampler_.size() + batch_size_ - 1) / batch_size_;
+    : dataset_(std::move(dataset)),
+      sampler_(all_indices(dataset_->size()), options),
+      batch_size_(batch_size),
+      position_(start) {
+  if (batch_size_ < 1)
+    throw ConfigError(
+        fmt::format("InfiniteDataLoader: batch_size {}; expected 1 or more", batch_size_));
+  batches_ =
+      drop_last ? sampler_.size() / batch_size_ : (sampler_.size() + batch_size_ - 1) / batch_size_;
   if (batches_ == 0)
-    throw ConfigError(fmt::format("InfiniteDataLoader: a rank has {} samples and drop_last leaves out batches below {}", sampler_.size(), batch_size_));
+    throw ConfigError(fmt::format(
+        "InfiniteDataLoader: a rank has {} samples and drop_last leaves out batches below {}",
+        sampler_.size(), batch_size_));
   if (position_.epoch < 0 || position_.batch < 0 || position_.batch >= batches_)
-    throw ConfigError(fmt::format("InfiniteDataLoader: position {} of epoch {}; an epoch has {} batches", position_.batch, position_.epoch, batches_));
+    throw ConfigError(
+        fmt::format("InfiniteDataLoader: position {} of epoch {}; an epoch has {} batches",
+                    position_.batch, position_.epoch, batches_));
 }
 
 Batch InfiniteDataLoader::next() {
@@ -247,10 +277,12 @@ Batch InfiniteDataLoader::next() {
     sampler_.set_epoch(position_.epoch);
     indices_ = sampler_.indices();
   }
-  const int64_t begin = position_.batch * batch_size_, end = std::min(begin + batch_size_, sampler_.size());
+  const int64_t begin = position_.batch * batch_size_,
+                end = std::min(begin + batch_size_, sampler_.size());
   std::vector<int64_t> places(end - begin);
   std::iota(places.begin(), places.end(), int64_t{0});
-  Batch batch = read_batch(*dataset_, std::span(indices_).subspan(begin, end - begin), std::move(places));
+  Batch batch =
+      read_batch(*dataset_, std::span(indices_).subspan(begin, end - begin), std::move(places));
   if (++position_.batch == batches_) {
     position_ = {position_.epoch + 1, 0};
     indices_.clear();

@@ -1,13 +1,13 @@
 #pragma once
-// The data tools of OSLO under their own names: its arguments (both spellings where its text and its
-// code differ), the samples and orders that it makes, without its limits: nothing is cached in files
-// that go stale, splits may be of any size, what cannot be is refused.
+// The data tools of OSLO under their own names: its arguments (both spellings where its text and
+// its code differ), the samples and orders that it makes, without its limits: nothing is cached in
+// files that go stale, splits may be of any size, what cannot be is refused.
 //
 //   DatasetPreprocessor preprocessor(tokenizer, {{"binarization_impl", "lazy"}});
 //   preprocessor.preprocess(DatasetPreprocessor::open_jsonl("books", "text"), "out/books");
-//   auto train = std::make_shared<DatasetForCausalLM>("out/books", base::Json{{"max_seq_length", 128}, {"end_weight", 0.9}});
-//   InfiniteDataLoader loader(train, {.num_replicas = 2, .rank = 0}, 8);
-//   while (true) step(loader.next());
+//   auto train = std::make_shared<DatasetForCausalLM>("out/books", base::Json{{"max_seq_length",
+//   128}, {"end_weight", 0.9}}); InfiniteDataLoader loader(train, {.num_replicas = 2, .rank = 0},
+//   8); while (true) step(loader.next());
 
 #include <cstdint>
 #include <functional>
@@ -31,11 +31,13 @@ class DatasetPreprocessor {
   using Texts = std::function<std::optional<std::string>()>;
 
   /// Arguments: chunk_size (or chunksize) 1024, binarization_impl "mmap", append_eod true,
-  /// eod_token_id null (the tokenizer's). ConfigError: an argument that is none, no end of document.
+  /// eod_token_id null (the tokenizer's). ConfigError: an argument that is none, no end of
+  /// document.
   explicit DatasetPreprocessor(std::shared_ptr<const text::Tokenizer> tokenizer,
                                const base::Json& arguments = base::Json::object());
-  /// Writes SAVE_FILE_NAME.idx and .bin with ids of 32 bits; a document without a token is left out.
-  /// Memory holds a chunk. Logs a line each `log_interval` documents. Returns the documents written.
+  /// Writes SAVE_FILE_NAME.idx and .bin with ids of 32 bits; a document without a token is left
+  /// out. Memory holds a chunk. Logs a line each `log_interval` documents. Returns the documents
+  /// written.
   int64_t preprocess(const Texts& texts, const std::string& save_file_name,
                      int64_t log_interval = 1000) const;
   /// The field `json_key` of each line; FILE may lack its ending .jsonl. FormatError: file:line.
@@ -55,9 +57,9 @@ class DatasetPreprocessor {
 /// order; sample `size()` + i is sample i again.
 class DatasetForCausalLM : public Dataset {
  public:
-  /// Arguments: max_seq_length, binarization_impl "mmap", split_type "train" (a name, for messages),
-  /// start_weight 0.0, end_weight 1.0 (shares of the documents), seed null (42). ConfigError: an
-  /// argument that is none, a split without a whole sample.
+  /// Arguments: max_seq_length, binarization_impl "mmap", split_type "train" (a name, for
+  /// messages), start_weight 0.0, end_weight 1.0 (shares of the documents), seed null (42).
+  /// ConfigError: an argument that is none, a split without a whole sample.
   DatasetForCausalLM(const std::string& data_name, const base::Json& arguments);
   int64_t size() const override { return order_.samples(); }
   std::string description() const override;
@@ -91,8 +93,8 @@ struct EpochPosition {
 /// the position can be taken up again.
 class InfiniteDataLoader {
  public:
-  /// A short last batch of an epoch is served, or left out where `drop_last`. ConfigError where that
-  /// leaves none.
+  /// A short last batch of an epoch is served, or left out where `drop_last`. ConfigError where
+  /// that leaves none.
   InfiniteDataLoader(std::shared_ptr<const Dataset> dataset, const DistributedOptions& options,
                      int64_t batch_size, bool drop_last = false, EpochPosition start = {});
   Batch next();

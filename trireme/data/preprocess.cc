@@ -81,7 +81,8 @@ class PartWriter {
       state_.duplicates += left_out[d];
       if (!left_out[d]) new_hashes_.push_back(result.hashes[d]);
     }
-    for (size_t k = 0; k < result.columns.size(); ++k) write(result.columns[k], left_out, writers_[k]);
+    for (size_t k = 0; k < result.columns.size(); ++k)
+      write(result.columns[k], left_out, writers_[k]);
     for (size_t d = 0; d < left_out.size(); ++d)
       if (!left_out[d]) state_.text_bytes += result.text_bytes[d];
     state_.line = after.byte == 0 ? 0 : state_.line + result.lines;
@@ -154,7 +155,9 @@ base::Json describe_job(const text::Tokenizer& tokenizer, const PreprocessOption
   for (const std::string& file : files) {
     inputs = base::hash_combine(inputs, base::hash_text(file));
     if (file == "-") {  // gone when it was read, so no other run can go on in it
-      inputs = base::hash_combine(inputs, static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()));
+      inputs = base::hash_combine(
+          inputs,
+          static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()));
       continue;
     }
     inputs = base::hash_combine(inputs, fs::file_size(file));

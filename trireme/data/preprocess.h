@@ -32,8 +32,8 @@ struct PreprocessOptions {
   std::string output;               // the prefix
   InputFormat format = InputFormat::automatic;
   std::vector<std::string> keys = {"text"};  // of JSON lines: each makes a dataset, PREFIX_KEY
-  bool split_sentences = false;    // a document is a sequence a sentence (text/sentences.h)
-  bool dedupe = false;             // leave out documents whose text came before
+  bool split_sentences = false;  // a document is a sequence a sentence (text/sentences.h)
+  bool dedupe = false;           // leave out documents whose text came before
   IndexFormat index_format = IndexFormat::megatron;
   bool append_eod = false;         // the tokenizer's end of document after each document
   std::vector<double> split = {};  // of PREFIX_train, _valid and _test; empty: all in PREFIX

@@ -19,17 +19,10 @@ namespace fs = std::filesystem;
 using base::Json;
 
 Json to_json(const PreprocessState& s) {
-  return {{"file", s.position.file},
-          {"byte", s.position.byte},
-          {"line", s.line},
-          {"input_bytes", s.input_bytes},
-          {"documents", s.documents},
-          {"tokens", s.tokens},
-          {"text_bytes", s.text_bytes},
-          {"empty", s.empty},
-          {"skipped", s.skipped},
-          {"duplicates", s.duplicates},
-          {"errors", s.errors}};
+  return {{"file", s.position.file},      {"byte", s.position.byte},  {"line", s.line},
+          {"input_bytes", s.input_bytes}, {"documents", s.documents}, {"tokens", s.tokens},
+          {"text_bytes", s.text_bytes},   {"empty", s.empty},         {"skipped", s.skipped},
+          {"duplicates", s.duplicates},   {"errors", s.errors}};
 }
 
 PreprocessState from_json(const Json& j) {
@@ -110,8 +103,9 @@ std::vector<TextHash> PreprocessParts::hashes() const {
 
 void PreprocessParts::add(const PreprocessState& state, const std::vector<TextHash>& hashes) {
   if (!hashes.empty()) {
-    base::write_file_atomic(fmt::format("{}/{:05}.hashes", folder_, count_),
-                            {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(TextHash)});
+    base::write_file_atomic(
+        fmt::format("{}/{:05}.hashes", folder_, count_),
+        {reinterpret_cast<const char*>(hashes.data()), hashes.size() * sizeof(TextHash)});
   }
   base::write_file_atomic(record_of(count_), to_json(state).dump());
   state_ = state;

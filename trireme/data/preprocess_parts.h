@@ -1,6 +1,6 @@
 #pragma once
-// The finished parts of a preprocessing run: datasets PREFIX.parts/00000.0, 00001.0, ... (one a key), each with a
-// record of what had been done after it. Internal to preprocess.cc.
+// The finished parts of a preprocessing run: datasets PREFIX.parts/00000.0, 00001.0, ... (one a
+// key), each with a record of what had been done after it. Internal to preprocess.cc.
 
 #include <cstdint>
 #include <string>
@@ -17,8 +17,7 @@ struct PreprocessState {
   InputPosition position;
   int64_t line = 0;         // of a JSON lines file at position
   int64_t input_bytes = 0;  // done
-  int64_t documents = 0, tokens = 0, text_bytes = 0, empty = 0, skipped = 0,
-          duplicates = 0;
+  int64_t documents = 0, tokens = 0, text_bytes = 0, empty = 0, skipped = 0, duplicates = 0;
   std::vector<std::string> errors;
 };
 

@@ -38,13 +38,15 @@ int64_t characters(const std::string& text) {
   return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-/// `answers`: a list of {text, answer_start}, or lists of both as Hugging Face's datasets have them.
+/// `answers`: a list of {text, answer_start}, or lists of both as Hugging Face's datasets have
+/// them.
 void set_answer(const Json& answers, Question& question) {
   const bool columns = answers.is_object();
   const Json& texts = columns ? answers.at("text") : answers;
   if (texts.empty()) return;
   const auto text = (columns ? texts.at(0) : texts.at(0).at("text")).get<std::string>();
-  question.begin = (columns ? answers.at("answer_start").at(0) : texts.at(0).at("answer_start")).get<int64_t>();
+  question.begin =
+      (columns ? answers.at("answer_start").at(0) : texts.at(0).at("answer_start")).get<int64_t>();
   question.end = question.begin + characters(text);
 }
 
@@ -57,7 +59,8 @@ std::vector<Question> read_questions(const std::string& path) {
       for (const Json& article : file.at("data")) {
         for (const Json& paragraph : article.at("paragraphs")) {
           for (const Json& qa : paragraph.at("qas")) {
-            Question& question = questions.emplace_back(Question{qa.at("question"), paragraph.at("context")});
+            Question& question =
+                questions.emplace_back(Question{qa.at("question"), paragraph.at("context")});
             if (!qa.value("is_impossible", false)) set_answer(qa.at("answers"), question);
           }
         }
@@ -70,37 +73,55 @@ std::vector<Question> read_questions(const std::string& path) {
       place = fmt::format("{}:{}", path, line);
       if (text.find_first_not_of(" \r\t", at) < end) {
         const Json json = base::parse_json(std::string_view(text).substr(at, end - at), place);
-        Question& question = questions.emplace_back(Question{json.at("question"), json.at("context")});
+        Question& question =
+            questions.emplace_back(Question{json.at("question"), json.at("context")});
         set_answer(json.at("answers"), question);
       }
       at = end + 1;
     }
   } catch (const nlohmann::json::exception& e) {
-    throw FormatError(fmt::format("{}: {}; expected question, context and answers as SQuAD has them", place, base::message_of(e)));
+    throw FormatError(
+        fmt::format("{}: {}; expected question, context and answers as SQuAD has them", place,
+                    base::message_of(e)));
   }
   return questions;
 }
 
 class QaExamples : public Examples {
  public:
-  QaExamples(const std::string& path, const QaOptions& options, TextTools tools, int64_t length, std::string settings)
-      : path_(path), questions_(read_questions(path)), tools_(std::move(tools)), length_(length), settings_(std::move(settings)),
-        truncation_{.max_length = length, .stride = options.stride, .strategy = text::Truncation::Strategy::only_second},
+  QaExamples(const std::string& path, const QaOptions& options, TextTools tools, int64_t length,
+             std::string settings)
+      : path_(path),
+        questions_(read_questions(path)),
+        tools_(std::move(tools)),
+        length_(length),
+        settings_(std::move(settings)),
+        truncation_{.max_length = length,
+                    .stride = options.stride,
+                    .strategy = text::Truncation::Strategy::only_second},
         pad_(tools_.id("pad", options.pad, {"[PAD]", "<pad>"})) {
     std::vector<int64_t> windows(questions_.size());
-    base::parallel_for(std::ssize(questions_), base::available_cores(), [&](int64_t i) {
-      windows[i] = 1 + std::ssize(encode(i).overflowing);
-    });
+    base::parallel_for(std::ssize(questions_), base::available_cores(),
+                       [&](int64_t i) { windows[i] = 1 + std::ssize(encode(i).overflowing); });
     for (size_t i = 0; i < windows.size(); ++i)
       for (int64_t w = 0; w < windows[i]; ++w) places_.emplace_back(static_cast<int64_t>(i), w);
   }
   int64_t size() const override { return std::ssize(places_); }
-  std::string description() const override { return fmt::format("{}: {} questions, {} samples", path_, questions_.size(), size()); }
+  std::string description() const override {
+    return fmt::format("{}: {} questions, {} samples", path_, questions_.size(), size());
+  }
   std::vector<FieldSpec> fields() const override {
-    return {{"input_ids", {length_}}, {"token_type_ids", {length_}}, {"attention_mask", {length_}}, {"start_positions"}, {"end_positions"}};
+    return {{"input_ids", {length_}},
+            {"token_type_ids", {length_}},
+            {"attention_mask", {length_}},
+            {"start_positions"},
+            {"end_positions"}};
   }
   SourceIdentity identity() const override {
-    return {.path = path_, .documents = std::ssize(questions_), .fingerprint = base::hash_text(base::read_file(path_)), .samples = settings_};
+    return {.path = path_,
+            .documents = std::ssize(questions_),
+            .fingerprint = base::hash_text(base::read_file(path_)),
+            .samples = settings_};
   }
   void read(int64_t example, Draws&, Row row) const override {
     const auto [number, window] = places_[example];
@@ -120,7 +141,9 @@ class QaExamples : public Examples {
     try {
       return tools_.tokenizer()->encoding(q.question, q.context, truncation_);
     } catch (const ConfigError& e) {
-      throw ConfigError(fmt::format("{}: question {} (\"{}\"): {}; raise data.seq_length or lower the stride", path_, number, q.question, e.what()));
+      throw ConfigError(
+          fmt::format("{}: question {} (\"{}\"): {}; raise data.seq_length or lower the stride",
+                      path_, number, q.question, e.what()));
     }
   }
 
@@ -155,7 +178,8 @@ std::shared_ptr<const Examples> open_question_answering(const std::string& path,
                                                         const SampleOptions& run) {
   QaOptions own;
   read_options(options, "options of squad", own);
-  return std::make_shared<QaExamples>(path, own, TextTools(run, "squad", true), run.seq_length, "squad " + options.dump());
+  return std::make_shared<QaExamples>(path, own, TextTools(run, "squad", true), run.seq_length,
+                                      "squad " + options.dump());
 }
 
 }  // namespace trireme::data

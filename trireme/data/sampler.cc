@@ -83,7 +83,8 @@ class Weighted : public Order {
 std::vector<int64_t> weighted_epoch(const std::vector<double>& weights, uint64_t key) {
   std::vector<std::pair<double, int64_t>> draws;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const auto words = base::philox(key, {static_cast<uint32_t>(i), static_cast<uint32_t>(uint64_t{i} >> 32), 0, 0});
+    const auto words = base::philox(
+        key, {static_cast<uint32_t>(i), static_cast<uint32_t>(uint64_t{i} >> 32), 0, 0});
     draws.emplace_back(-std::log(base::uniform(words[0])) / weights[i], static_cast<int64_t>(i));
   }
   std::sort(draws.begin(), draws.end());
@@ -94,11 +95,13 @@ std::vector<int64_t> weighted_epoch(const std::vector<double>& weights, uint64_t
 
 void check_weights(const std::vector<double>& weights, int64_t size) {
   if (std::ssize(weights) != size) {
-    throw ConfigError(fmt::format("a weighted order: {} weights for {} examples", weights.size(), size));
+    throw ConfigError(
+        fmt::format("a weighted order: {} weights for {} examples", weights.size(), size));
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0) || !std::isfinite(weights[i]))
-      throw ConfigError(fmt::format("a weighted order: example {} has weight {}; expected 0 or more", i, weights[i]));
+      throw ConfigError(fmt::format(
+          "a weighted order: example {} has weight {}; expected 0 or more", i, weights[i]));
   }
   if (std::ranges::all_of(weights, [](double w) { return w == 0; }))
     throw ConfigError("a weighted order: all weights are 0; give one example a weight at least");
@@ -122,8 +125,8 @@ std::unique_ptr<const Order> make_order(const OrderOptions& options, int64_t siz
   if (options.name == "weighted_once") {
     check_weights(options.weights, size);
     return std::make_unique<Tabled>(size, [weights = options.weights, seed](int64_t epoch) {
-      return weighted_epoch(weights,
-                            base::stream_key(seed, "data.weighted_once", static_cast<uint64_t>(epoch)));
+      return weighted_epoch(
+          weights, base::stream_key(seed, "data.weighted_once", static_cast<uint64_t>(epoch)));
     });
   }
   throw ConfigError(fmt::format(
@@ -140,9 +143,10 @@ DistributedProxySampler::DistributedProxySampler(std::vector<int64_t> indices,
                                   options_.rank, replicas, replicas - 1));
   }
   if (count == 0 || (options_.drop_last && count < replicas)) {
-    throw ConfigError(fmt::format("DistributedProxySampler: {} indices for {} ranks leave a rank "
-                                  "without one",
-                                  count, replicas));
+    throw ConfigError(
+        fmt::format("DistributedProxySampler: {} indices for {} ranks leave a rank "
+                    "without one",
+                    count, replicas));
   }
   size_ = options_.drop_last ? count / replicas : (count + replicas - 1) / replicas;
 }
@@ -150,7 +154,8 @@ DistributedProxySampler::DistributedProxySampler(std::vector<int64_t> indices,
 std::vector<int64_t> DistributedProxySampler::indices() const {
   const auto count = std::ssize(inner_);
   std::vector<int64_t> order;
-  if (options_.shuffle) order = torch_randperm(count, options_.seed + static_cast<uint64_t>(epoch_));
+  if (options_.shuffle)
+    order = torch_randperm(count, options_.seed + static_cast<uint64_t>(epoch_));
   std::vector<int64_t> mine;
   for (int64_t i = options_.rank; i < size_ * options_.num_replicas; i += options_.num_replicas) {
     const int64_t place = i % count;

@@ -10,8 +10,8 @@ std::vector<SentenceSpan> sentence_spans(const IndexedDataset& sentences, int64_
                                          uint32_t seed) {
   constexpr int64_t kLongSentence = 512;
   std::mt19937 random(seed);
-  const auto every = static_cast<uint32_t>(
-      short_seq_prob > 0 ? std::lround(1.0 / short_seq_prob) : 0);
+  const auto every =
+      static_cast<uint32_t>(short_seq_prob > 0 ? std::lround(1.0 / short_seq_prob) : 0);
   const auto draw_target = [&]() -> int64_t {
     if (every == 0) return max_tokens;
     const uint32_t drawn = random();

@@ -1,5 +1,6 @@
 #pragma once
-// Splits of documents into training, validation and test data: "949,50,1", as Megatron-LM cuts them.
+// Splits of documents into training, validation and test data: "949,50,1", as Megatron-LM cuts
+// them.
 
 #include <cstdint>
 #include <string>

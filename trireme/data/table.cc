@@ -84,7 +84,9 @@ std::string Table::place(int64_t row) const {
   return fmt::format("{}:{}", path(), 1 + std::ranges::count(before, '\n'));
 }
 
-uint64_t Table::fingerprint() const { return base::hash_text(text()); }
+uint64_t Table::fingerprint() const {
+  return base::hash_text(text());
+}
 
 std::vector<std::string> Table::cells(int64_t row, const std::vector<std::string>& columns) const {
   if (kind_ == Kind::json_lines) return json_cells(row, columns);
@@ -93,9 +95,11 @@ std::vector<std::string> Table::cells(int64_t row, const std::vector<std::string
   for (const std::string& column : columns) {
     const auto i = static_cast<size_t>(std::ranges::find(header_, column) - header_.begin());
     if (i == header_.size())
-      throw FormatError(fmt::format("{}: no column \"{}\"; there are: {}", path(), column, fmt::join(header_, ", ")));
+      throw FormatError(fmt::format("{}: no column \"{}\"; there are: {}", path(), column,
+                                    fmt::join(header_, ", ")));
     if (i >= all.size())
-      throw FormatError(fmt::format("{}: {} columns; \"{}\" is number {}", place(row), all.size(), column, i + 1));
+      throw FormatError(fmt::format("{}: {} columns; \"{}\" is number {}", place(row), all.size(),
+                                    column, i + 1));
     cells.push_back(all[i]);
   }
   return cells;
@@ -107,15 +111,18 @@ std::vector<std::string> Table::json_cells(int64_t row,
   const std::string_view line = text().substr(begins_[row], row_end(begins_[row]) - begins_[row]);
   simdjson::dom::element value;
   if (auto error = parser.parse(line.data(), line.size()).get(value))
-    throw FormatError(fmt::format("{}: not valid JSON ({}); expected one object a line", place(row), simdjson::error_message(error)));
+    throw FormatError(fmt::format("{}: not valid JSON ({}); expected one object a line", place(row),
+                                  simdjson::error_message(error)));
   simdjson::dom::object object;
-  if (value.get(object)) throw FormatError(fmt::format("{}: not an object; expected one a line", place(row)));
+  if (value.get(object))
+    throw FormatError(fmt::format("{}: not an object; expected one a line", place(row)));
   std::vector<std::string> cells;
   for (const std::string& column : columns) {
     if (object.at_key(column).get(value)) {
       std::vector<std::string_view> keys;
       for (auto field : object) keys.push_back(field.key);
-      throw FormatError(fmt::format("{}: no key \"{}\"; the object has: {}", place(row), column, fmt::join(keys, ", ")));
+      throw FormatError(fmt::format("{}: no key \"{}\"; the object has: {}", place(row), column,
+                                    fmt::join(keys, ", ")));
     }
     std::string_view text;
     cells.push_back(value.get(text) ? simdjson::minify(value) : std::string(text));

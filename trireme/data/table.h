@@ -13,8 +13,8 @@ namespace trireme::data {
 
 class Table {
  public:
-  /// `header`: whether the first row of .csv and .tsv names the columns; else they are "0", "1", ...
-  /// FormatError: an open quote, a file of another ending.
+  /// `header`: whether the first row of .csv and .tsv names the columns; else they are "0", "1",
+  /// ... FormatError: an open quote, a file of another ending.
   explicit Table(const std::string& path, bool header = true);
 
   const std::string& path() const { return file_.path(); }

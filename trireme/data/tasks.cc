@@ -1,5 +1,5 @@
-// Samples of tasks on texts: fine-tuning on prompts and completions, classes and numbers of texts and
-// pairs.
+// Samples of tasks on texts: fine-tuning on prompts and completions, classes and numbers of texts
+// and pairs.
 
 #include <algorithm>
 #include <charconv>
@@ -39,21 +39,33 @@ struct FinetuneOptions {
 
 class FinetuneExamples : public Examples {
  public:
-  FinetuneExamples(const std::string& path, const FinetuneOptions& options, TextTools tools, int64_t length, std::string settings)
-      : table_(path), options_(options), tools_(std::move(tools)), length_(length), settings_(std::move(settings)) {
+  FinetuneExamples(const std::string& path, const FinetuneOptions& options, TextTools tools,
+                   int64_t length, std::string settings)
+      : table_(path),
+        options_(options),
+        tools_(std::move(tools)),
+        length_(length),
+        settings_(std::move(settings)) {
     const auto end = tools_.tokenizer()->end_of_document();
     if (options_.append_eod || !options_.pad)
-      eod_ = options_.eod ? *options_.eod : end ? *end : tools_.id("eod", {}, {"</s>", "<|endoftext|>"});
+      eod_ = options_.eod ? *options_.eod
+             : end        ? *end
+                          : tools_.id("eod", {}, {"</s>", "<|endoftext|>"});
     const auto pad = tools_.tokenizer()->find("<pad>");
     pad_ = options_.pad ? *options_.pad : pad ? *pad : eod_;
   }
   int64_t size() const override { return table_.rows(); }
-  std::string description() const override { return fmt::format("{}: {} prompts", table_.path(), size()); }
+  std::string description() const override {
+    return fmt::format("{}: {} prompts", table_.path(), size());
+  }
   std::vector<FieldSpec> fields() const override {
     return {{"input_ids", {length_}}, {"attention_mask", {length_}}, {"labels", {length_}}};
   }
   SourceIdentity identity() const override {
-    return {.path = table_.path(), .documents = size(), .fingerprint = table_.fingerprint(), .samples = settings_};
+    return {.path = table_.path(),
+            .documents = size(),
+            .fingerprint = table_.fingerprint(),
+            .samples = settings_};
   }
   void read(int64_t example, Draws& draws, Row row) const override {
     const auto cells = table_.cells(example, {options_.prompt, options_.completion});
@@ -67,10 +79,11 @@ class FinetuneExamples : public Examples {
     if (options_.append_eod) ids.push_back(eod_);
     if (std::ssize(ids) > length_ + 1 || std::ssize(ids) < 2) {
       if (options_.too_long == "error" || std::ssize(ids) < 2 || std::ssize(prompt) > length_) {
-        throw FormatError(fmt::format(
-            "{}: {} tokens, {} of them the prompt's; expected 2 to {}: raise data.seq_length, shorten the "
-            "text, or cut off ends of completions with the option too_long: truncate",
-            table_.place(example), ids.size(), prompt.size(), length_ + 1));
+        throw FormatError(
+            fmt::format("{}: {} tokens, {} of them the prompt's; expected 2 to {}: raise "
+                        "data.seq_length, shorten the "
+                        "text, or cut off ends of completions with the option too_long: truncate",
+                        table_.place(example), ids.size(), prompt.size(), length_ + 1));
       }
       ids.resize(length_ + 1);
     }
@@ -104,8 +117,10 @@ struct ClassificationOptions {
     using base::Field;
     v("text", self.text, Field{"column of the text"});
     v("text_pair", self.text_pair, Field{"column of the second text; empty: there is none"});
-    v("label", self.label, Field{"column of the class or number; empty: there is none, for predictions"});
-    v("labels", self.labels, Field{"names of the classes in the order of their numbers; empty: the column holds numbers"});
+    v("label", self.label,
+      Field{"column of the class or number; empty: there is none, for predictions"});
+    v("labels", self.labels,
+      Field{"names of the classes in the order of their numbers; empty: the column holds numbers"});
     v("regression", self.regression, Field{"labels are numbers, not classes"});
     v("header", self.header, Field{"the first row names the columns; else they are 0, 1, ..."});
     v("pad", self.pad, Field{"id; null: the tokenizer's", 0});
@@ -114,29 +129,43 @@ struct ClassificationOptions {
 
 class ClassificationExamples : public Examples {
  public:
-  ClassificationExamples(const std::string& path, const ClassificationOptions& options, TextTools tools, int64_t length, std::string settings)
-      : table_(path, options.header), options_(options), tools_(std::move(tools)), length_(length), settings_(std::move(settings)),
+  ClassificationExamples(const std::string& path, const ClassificationOptions& options,
+                         TextTools tools, int64_t length, std::string settings)
+      : table_(path, options.header),
+        options_(options),
+        tools_(std::move(tools)),
+        length_(length),
+        settings_(std::move(settings)),
         pad_(tools_.id("pad", options.pad, {"[PAD]", "<pad>", "<|endoftext|>"})) {
     columns_.push_back(options_.text);
     if (!options_.text_pair.empty()) columns_.push_back(options_.text_pair);
     if (!options_.label.empty()) columns_.push_back(options_.label);
-    if (table_.rows() > 0) table_.cells(0, columns_);  // names a missing column before the run begins
+    if (table_.rows() > 0)
+      table_.cells(0, columns_);  // names a missing column before the run begins
   }
   int64_t size() const override { return table_.rows(); }
-  std::string description() const override { return fmt::format("{}: {} rows", table_.path(), size()); }
+  std::string description() const override {
+    return fmt::format("{}: {} rows", table_.path(), size());
+  }
   std::vector<FieldSpec> fields() const override {
-    std::vector<FieldSpec> fields{{"input_ids", {length_}}, {"token_type_ids", {length_}}, {"attention_mask", {length_}}};
-    if (!options_.label.empty()) fields.push_back({"labels", {}, options_.regression ? base::DType::f32 : base::DType::i64});
+    std::vector<FieldSpec> fields{
+        {"input_ids", {length_}}, {"token_type_ids", {length_}}, {"attention_mask", {length_}}};
+    if (!options_.label.empty())
+      fields.push_back({"labels", {}, options_.regression ? base::DType::f32 : base::DType::i64});
     return fields;
   }
   SourceIdentity identity() const override {
-    return {.path = table_.path(), .documents = size(), .fingerprint = table_.fingerprint(), .samples = settings_};
+    return {.path = table_.path(),
+            .documents = size(),
+            .fingerprint = table_.fingerprint(),
+            .samples = settings_};
   }
   void read(int64_t example, Draws&, Row row) const override {
     const auto cells = table_.cells(example, columns_);
     std::optional<std::string_view> pair;
     if (!options_.text_pair.empty()) pair = cells[1];
-    const auto encoding = tools_.tokenizer()->encoding(cells[0], pair, text::Truncation{.max_length = length_});
+    const auto encoding =
+        tools_.tokenizer()->encoding(cells[0], pair, text::Truncation{.max_length = length_});
     put(row[0], {encoding.ids.begin(), encoding.ids.end()}, length_, pad_);
     std::copy(encoding.type_ids.begin(), encoding.type_ids.end(), row[1].ids);
     put_ones(row[2], std::ssize(encoding.ids));
@@ -148,7 +177,8 @@ class ClassificationExamples : public Examples {
     } else {
       const auto at = std::ranges::find(options_.labels, cells.back());
       if (at == options_.labels.end())
-        throw FormatError(fmt::format("{}: label \"{}\"; expected one of {}", table_.place(example), cells.back(), fmt::join(options_.labels, ", ")));
+        throw FormatError(fmt::format("{}: label \"{}\"; expected one of {}", table_.place(example),
+                                      cells.back(), fmt::join(options_.labels, ", ")));
       *row[3].ids = at - options_.labels.begin();
     }
   }
@@ -159,8 +189,9 @@ class ClassificationExamples : public Examples {
     T value{};
     const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
     if (error != std::errc() || end != cell.data() + cell.size())
-      throw FormatError(fmt::format("{}: label \"{}\"; expected {}{}", table_.place(example), cell, expected,
-                                    std::is_integral_v<T> ? " (name classes with the option labels)" : ""));
+      throw FormatError(
+          fmt::format("{}: label \"{}\"; expected {}{}", table_.place(example), cell, expected,
+                      std::is_integral_v<T> ? " (name classes with the option labels)" : ""));
     return value;
   }
 
@@ -190,9 +221,13 @@ class SyntheticExamples : public Examples {
   SyntheticExamples(const SyntheticOptions& options, int64_t length, std::string settings)
       : options_(options), length_(length), settings_(std::move(settings)) {}
   int64_t size() const override { return options_.samples; }
-  std::string description() const override { return fmt::format("synthetic: {} samples of ids below {}", size(), options_.high); }
+  std::string description() const override {
+    return fmt::format("synthetic: {} samples of ids below {}", size(), options_.high);
+  }
   std::vector<FieldSpec> fields() const override { return causal_fields(length_); }
-  SourceIdentity identity() const override { return {.path = "synthetic", .documents = size(), .samples = settings_}; }
+  SourceIdentity identity() const override {
+    return {.path = "synthetic", .documents = size(), .samples = settings_};
+  }
   void read(int64_t example, Draws&, Row row) const override {
     int64_t id = example % options_.high;
     for (int64_t i = 0; i < length_; ++i) {
@@ -214,7 +249,8 @@ std::shared_ptr<const Examples> open_finetune(const std::string& path, const bas
                                               const SampleOptions& run) {
   FinetuneOptions own;
   read_options(options, "options of sft", own);
-  return std::make_shared<FinetuneExamples>(path, own, TextTools(run, "sft", true), run.seq_length, "sft " + options.dump());
+  return std::make_shared<FinetuneExamples>(path, own, TextTools(run, "sft", true), run.seq_length,
+                                            "sft " + options.dump());
 }
 
 std::shared_ptr<const Examples> open_classification(const std::string& path,
@@ -222,7 +258,9 @@ std::shared_ptr<const Examples> open_classification(const std::string& path,
                                                     const SampleOptions& run) {
   ClassificationOptions own;
   read_options(options, "options of classification", own);
-  return std::make_shared<ClassificationExamples>(path, own, TextTools(run, "classification", true), run.seq_length, "classification " + options.dump());
+  return std::make_shared<ClassificationExamples>(path, own, TextTools(run, "classification", true),
+                                                  run.seq_length,
+                                                  "classification " + options.dump());
 }
 
 std::shared_ptr<const Examples> open_synthetic(const std::string&, const base::Json& options,
@@ -231,7 +269,9 @@ std::shared_ptr<const Examples> open_synthetic(const std::string&, const base::J
   read_options(options, "options of synthetic", own);
   if (own.high == 0) own.high = run.vocab_size;
   if (own.high < 1 || (run.vocab_size > 0 && own.high > run.vocab_size))
-    throw ConfigError(fmt::format("options of synthetic.high: {}; expected 1 to the vocabulary's {}", own.high, run.vocab_size));
+    throw ConfigError(
+        fmt::format("options of synthetic.high: {}; expected 1 to the vocabulary's {}", own.high,
+                    run.vocab_size));
   return std::make_shared<SyntheticExamples>(own, run.seq_length, "synthetic " + options.dump());
 }
 

@@ -11,7 +11,8 @@
 
 namespace trireme::data {
 
-Watch::Watch(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+Watch::Watch(const std::string& path)
+    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   struct stat now {};
   if (fd_ < 0 || ::fstat(fd_, &now) != 0) throw base::IoError(path, errno, "opening");
   size_ = now.st_size;
@@ -33,8 +34,8 @@ Watch::Watch(Watch&& other) noexcept
 void Watch::check() const {
   struct stat now {};
   if (::fstat(fd_, &now) != 0) throw base::IoError(path_, errno, "looking at");
-  const char* what = now.st_nlink == 0        ? "was replaced or removed"
-                     : now.st_size != size_   ? "changed its size"
+  const char* what = now.st_nlink == 0      ? "was replaced or removed"
+                     : now.st_size != size_ ? "changed its size"
                      : now.st_mtim.tv_sec != seconds_ || now.st_mtim.tv_nsec != nanoseconds_
                          ? "was written to"
                          : nullptr;
@@ -60,7 +61,9 @@ void TokenFile::read(int64_t begin, int64_t count, std::byte* out) const {
     const ssize_t n = ::pread(watch_.descriptor(), out, static_cast<size_t>(count), begin);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw base::IoError(path_, errno, "reading");
-    if (n == 0) throw base::FormatError(path_, begin, "the file ends here; it was cut off while it was being read");
+    if (n == 0)
+      throw base::FormatError(path_, begin,
+                              "the file ends here; it was cut off while it was being read");
     out += n, begin += n, count -= n;
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
 // TokenFile: the .bin file of an indexed dataset: mapped, read piece by piece, or held in memory.
-// Watch: tells when a file that is open has been changed, cut off or replaced since, so that nothing
-// reads on in other data or past the end of a map. Internal to indexed.cc.
+// Watch: tells when a file that is open has been changed, cut off or replaced since, so that
+// nothing reads on in other data or past the end of a map. Internal to indexed.cc.
 
 #include <cstddef>
 #include <cstdint>

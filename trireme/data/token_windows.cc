@@ -1,5 +1,5 @@
-// Samples cut from the concatenation of all documents: masked words (RoBERTa), span corruption (T5),
-// prefix language models.
+// Samples cut from the concatenation of all documents: masked words (RoBERTa), span corruption
+// (T5), prefix language models.
 
 #include <algorithm>
 #include <cmath>
@@ -23,16 +23,23 @@ class Windows : public Examples {
       : tokens_(std::move(tokens)), length_(length), step_(step), settings_(std::move(settings)) {
     count_ = tokens_.tokens() < length ? 0 : (tokens_.tokens() - length) / step + 1;
     if (length < 1 || count_ == 0) {
-      throw ConfigError(fmt::format("dataset {} has {} tokens; a sample of {} needs {}: give more text or a shorter data.seq_length",
-                                    tokens_.prefix(), tokens_.tokens(), settings_, length));
+      throw ConfigError(
+          fmt::format("dataset {} has {} tokens; a sample of {} needs {}: give more text or a "
+                      "shorter data.seq_length",
+                      tokens_.prefix(), tokens_.tokens(), settings_, length));
     }
   }
   int64_t size() const override { return count_; }
   std::string description() const override {
-    return fmt::format("{}: {} documents, {} tokens, {} samples ({})", tokens_.prefix(), tokens_.documents(), tokens_.tokens(), count_, settings_);
+    return fmt::format("{}: {} documents, {} tokens, {} samples ({})", tokens_.prefix(),
+                       tokens_.documents(), tokens_.tokens(), count_, settings_);
   }
   SourceIdentity identity() const override {
-    return {.path = tokens_.prefix(), .documents = tokens_.documents(), .tokens = tokens_.tokens(), .fingerprint = tokens_.fingerprint(), .samples = settings_};
+    return {.path = tokens_.prefix(),
+            .documents = tokens_.documents(),
+            .tokens = tokens_.tokens(),
+            .fingerprint = tokens_.fingerprint(),
+            .samples = settings_};
   }
 
  protected:
@@ -64,7 +71,8 @@ struct MlmOptions : MaskingOptions {
 
 class MlmExamples : public Windows {
  public:
-  MlmExamples(IndexedDataset tokens, const MlmOptions& options, const TextTools& tools, int64_t length, const std::string& settings)
+  MlmExamples(IndexedDataset tokens, const MlmOptions& options, const TextTools& tools,
+              int64_t length, const std::string& settings)
       : Windows(std::move(tokens), length - 2, std::max<int64_t>(length - 2, 1), settings),
         length_(length),
         masking_(options, tools),
@@ -101,9 +109,11 @@ struct T5Options {
     using base::Field;
     v("noise_density", self.noise_density, Field{"share of the tokens to guess", 0.01, 0.9});
     v("mean_span_length", self.mean_span_length, Field{"tokens of a span on average", 1, 100});
-    v("decoder_seq_length", self.decoder_seq_length, Field{"of the decoder; 0: what the spans take", 0});
+    v("decoder_seq_length", self.decoder_seq_length,
+      Field{"of the decoder; 0: what the spans take", 0});
     v("access", self.access, Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
-    v("sentinel", self.sentinel, Field{"id of the first sentinel, the others count down; null: <extra_id_0>", 0});
+    v("sentinel", self.sentinel,
+      Field{"id of the first sentinel, the others count down; null: <extra_id_0>", 0});
     v("eos", self.eos, Field{"ids of special tokens; null: the tokenizer's", 0});
     v("pad", self.pad, Field{"", 0});
     v("decoder_start", self.decoder_start, Field{"null: pad", 0});
@@ -113,8 +123,10 @@ struct T5Options {
 /// How many of `length` tokens are noise, in how many spans, and what encoder and decoder get.
 struct T5Lengths {
   T5Lengths(const T5Options& o, int64_t length) : raw(length) {
-    noise = std::clamp<int64_t>(std::lround(static_cast<double>(length) * o.noise_density), 1, std::max<int64_t>(length - 1, 1));
-    spans = std::clamp<int64_t>(std::lround(static_cast<double>(noise) / o.mean_span_length), 1, std::max<int64_t>(std::min(noise, length - noise), 1));
+    noise = std::clamp<int64_t>(std::lround(static_cast<double>(length) * o.noise_density), 1,
+                                std::max<int64_t>(length - 1, 1));
+    spans = std::clamp<int64_t>(std::lround(static_cast<double>(noise) / o.mean_span_length), 1,
+                                std::max<int64_t>(std::min(noise, length - noise), 1));
     encoder = length - noise + spans + 1;
     decoder = noise + spans + 1;
   }
@@ -132,7 +144,8 @@ T5Lengths longest(const T5Options& options, int64_t encoder) {
 
 class T5Examples : public Windows {
  public:
-  T5Examples(IndexedDataset tokens, const T5Options& options, const TextTools& tools, int64_t length, const T5Lengths& lengths, const std::string& settings)
+  T5Examples(IndexedDataset tokens, const T5Options& options, const TextTools& tools,
+             int64_t length, const T5Lengths& lengths, const std::string& settings)
       : Windows(std::move(tokens), lengths.raw, lengths.raw, settings),
         lengths_(lengths),
         encoder_(length),
@@ -141,19 +154,29 @@ class T5Examples : public Windows {
         pad_(tools.id("pad", options.pad, {"<pad>", "[PAD]"})),
         start_(options.decoder_start.value_or(pad_)) {
     if (lengths_.encoder > encoder_ || lengths_.decoder > decoder_) {
-      throw ConfigError(fmt::format("t5: {} tokens of text take {} in the encoder and {} in the decoder; data.seq_length is {}, decoder_seq_length {}: raise them",
-                                    lengths_.raw, lengths_.encoder, lengths_.decoder, encoder_, decoder_));
+      throw ConfigError(
+          fmt::format("t5: {} tokens of text take {} in the encoder and {} in the decoder; "
+                      "data.seq_length is {}, decoder_seq_length {}: raise them",
+                      lengths_.raw, lengths_.encoder, lengths_.decoder, encoder_, decoder_));
     }
     const int64_t first = tools.id("sentinel", options.sentinel, {"<extra_id_0>"});
     for (int64_t k = 0; k < lengths_.spans; ++k) {
-      const auto known = options.sentinel || !tools.tokenizer() ? std::nullopt : tools.tokenizer()->find(fmt::format("<extra_id_{}>", k));
+      const auto known = options.sentinel || !tools.tokenizer()
+                             ? std::nullopt
+                             : tools.tokenizer()->find(fmt::format("<extra_id_{}>", k));
       sentinels_.push_back(known ? *known : first - k);
     }
     if (sentinels_.back() < 0)
-      throw ConfigError(fmt::format("t5: {} spans need as many sentinels; from id {} down there are {}", lengths_.spans, first, first + 1));
+      throw ConfigError(
+          fmt::format("t5: {} spans need as many sentinels; from id {} down there are {}",
+                      lengths_.spans, first, first + 1));
   }
   std::vector<FieldSpec> fields() const override {
-    return {{"input_ids", {encoder_}}, {"attention_mask", {encoder_}}, {"decoder_input_ids", {decoder_}}, {"decoder_attention_mask", {decoder_}}, {"labels", {decoder_}}};
+    return {{"input_ids", {encoder_}},
+            {"attention_mask", {encoder_}},
+            {"decoder_input_ids", {decoder_}},
+            {"decoder_attention_mask", {decoder_}},
+            {"labels", {decoder_}}};
   }
   void read(int64_t example, Draws& draws, Row row) const override {
     const Ids ids = window(example);
@@ -161,7 +184,8 @@ class T5Examples : public Windows {
     Ids source, target;
     size_t at = 0;
     const auto take = [&](int64_t count, Ids& out) {
-      out.insert(out.end(), ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(at) + count);
+      out.insert(out.end(), ids.begin() + static_cast<int64_t>(at),
+                 ids.begin() + static_cast<int64_t>(at) + count);
       at += static_cast<size_t>(count);
     };
     for (int64_t k = 0; k < lengths_.spans; ++k) {
@@ -208,7 +232,8 @@ struct PrefixOptions {
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
     using base::Field;
-    v("min_prefix", self.min_prefix, Field{"share of a sample that the prefix takes, at least", 0, 1});
+    v("min_prefix", self.min_prefix,
+      Field{"share of a sample that the prefix takes, at least", 0, 1});
     v("max_prefix", self.max_prefix, Field{"and at most", 0, 1});
     v("access", self.access, Field{.help = "", .choices = {"mmap", "lazy", "cached"}});
   }
@@ -216,18 +241,24 @@ struct PrefixOptions {
 
 class PrefixExamples : public Windows {
  public:
-  PrefixExamples(IndexedDataset tokens, const PrefixOptions& options, int64_t length, const std::string& settings)
-      : Windows(std::move(tokens), length + 1, length, settings), options_(options), length_(length) {
+  PrefixExamples(IndexedDataset tokens, const PrefixOptions& options, int64_t length,
+                 const std::string& settings)
+      : Windows(std::move(tokens), length + 1, length, settings),
+        options_(options),
+        length_(length) {
     if (options.min_prefix > options.max_prefix)
-      throw ConfigError(fmt::format("prefix_lm: min_prefix {} is more than max_prefix {}", options.min_prefix, options.max_prefix));
+      throw ConfigError(fmt::format("prefix_lm: min_prefix {} is more than max_prefix {}",
+                                    options.min_prefix, options.max_prefix));
   }
   std::vector<FieldSpec> fields() const override {
     return {{"input_ids", {length_}}, {"labels", {length_}}, {"prefix_mask", {length_}}};
   }
   void read(int64_t example, Draws& draws, Row row) const override {
     const Ids ids = window(example);
-    const double share = options_.min_prefix + (options_.max_prefix - options_.min_prefix) * draws.uniform();
-    const auto prefix = std::clamp<int64_t>(std::lround(share * static_cast<double>(length_)), 0, length_ - 1);
+    const double share =
+        options_.min_prefix + (options_.max_prefix - options_.min_prefix) * draws.uniform();
+    const auto prefix =
+        std::clamp<int64_t>(std::lround(share * static_cast<double>(length_)), 0, length_ - 1);
     std::copy(ids.begin(), ids.end() - 1, row[0].ids);
     std::copy(ids.begin() + 1, ids.end(), row[1].ids);
     // The prefix's last token guesses the first behind it.
@@ -246,21 +277,26 @@ std::shared_ptr<const Examples> open_mlm(const std::string& path, const base::Js
                                          const SampleOptions& run) {
   MlmOptions own;
   read_options(options, "options of mlm", own);
-  return std::make_shared<MlmExamples>(IndexedDataset(path, access_of(own.access)), own, TextTools(run, "mlm", false), run.seq_length, "mlm " + options.dump());
+  return std::make_shared<MlmExamples>(IndexedDataset(path, access_of(own.access)), own,
+                                       TextTools(run, "mlm", false), run.seq_length,
+                                       "mlm " + options.dump());
 }
 
 std::shared_ptr<const Examples> open_t5(const std::string& path, const base::Json& options,
                                         const SampleOptions& run) {
   T5Options own;
   read_options(options, "options of t5", own);
-  return std::make_shared<T5Examples>(IndexedDataset(path, access_of(own.access)), own, TextTools(run, "t5", false), run.seq_length, longest(own, run.seq_length), "t5 " + options.dump());
+  return std::make_shared<T5Examples>(IndexedDataset(path, access_of(own.access)), own,
+                                      TextTools(run, "t5", false), run.seq_length,
+                                      longest(own, run.seq_length), "t5 " + options.dump());
 }
 
 std::shared_ptr<const Examples> open_prefix_lm(const std::string& path, const base::Json& options,
                                                const SampleOptions& run) {
   PrefixOptions own;
   read_options(options, "options of prefix_lm", own);
-  return std::make_shared<PrefixExamples>(IndexedDataset(path, access_of(own.access)), own, run.seq_length, "prefix_lm " + options.dump());
+  return std::make_shared<PrefixExamples>(IndexedDataset(path, access_of(own.access)), own,
+                                          run.seq_length, "prefix_lm " + options.dump());
 }
 
 }  // namespace trireme::data

@@ -14,7 +14,10 @@ namespace {
 class Zstd : public ByteStream {
  public:
   explicit Zstd(const std::string& path)
-      : path_(path), file_(std::fopen(path.c_str(), "rb")), context_(ZSTD_createDCtx()), buffer_(ZSTD_DStreamInSize()) {
+      : path_(path),
+        file_(std::fopen(path.c_str(), "rb")),
+        context_(ZSTD_createDCtx()),
+        buffer_(ZSTD_DStreamInSize()) {
     if (!file_) throw base::IoError(path, errno, "opening");
   }
   size_t read(char* out, size_t size) override {
@@ -54,6 +57,8 @@ class Zstd : public ByteStream {
 
 }  // namespace
 
-std::unique_ptr<ByteStream> open_zstd(const std::string& path) { return std::make_unique<Zstd>(path); }
+std::unique_ptr<ByteStream> open_zstd(const std::string& path) {
+  return std::make_unique<Zstd>(path);
+}
 
 }  // namespace trireme::data

@@ -4,9 +4,10 @@
 namespace trireme::data {
 
 std::unique_ptr<ByteStream> open_zstd(const std::string& path) {
-  throw base::ConfigError(fmt::format(
-      "{}: this build has no zstd; install libzstd-dev and build again, or give gzip or plain files",
-      path));
+  throw base::ConfigError(
+      fmt::format("{}: this build has no zstd; install libzstd-dev and build again, or give gzip "
+                  "or plain files",
+                  path));
 }
 
 }  // namespace trireme::data

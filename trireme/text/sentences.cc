@@ -11,13 +11,15 @@ namespace {
 
 // Lowercase, without the last stop; those with stops inside ("e.g") are matched with them.
 constexpr auto kAbbreviations = std::to_array<std::string_view>(
-    {"al", "apr", "aug", "ave", "bros", "cf", "ch", "co", "col", "corp", "dec", "dept",
-     "dr", "e.g", "ed", "eds", "eq", "est", "feb", "fig", "figs", "gen", "gov", "hon", "i.e",
-     "inc", "jan", "jr", "jul", "jun", "lt", "ltd", "mar", "mr", "mrs", "ms", "mt", "nos",
-     "nov", "oct", "p", "pp", "prof", "rep", "rev", "sec", "sen", "sep", "sept", "sgt", "sr",
-     "st", "vol", "vs"});
+    {"al",   "apr", "aug", "ave", "bros", "cf",  "ch",  "co",  "col", "corp", "dec",
+     "dept", "dr",  "e.g", "ed",  "eds",  "eq",  "est", "feb", "fig", "figs", "gen",
+     "gov",  "hon", "i.e", "inc", "jan",  "jr",  "jul", "jun", "lt",  "ltd",  "mar",
+     "mr",   "mrs", "ms",  "mt",  "nos",  "nov", "oct", "p",   "pp",  "prof", "rep",
+     "rev",  "sec", "sen", "sep", "sept", "sgt", "sr",  "st",  "vol", "vs"});
 
-bool is_stop(char32_t c) { return c == '.' || c == '!' || c == '?' || c == 0x2026; }
+bool is_stop(char32_t c) {
+  return c == '.' || c == '!' || c == '?' || c == 0x2026;
+}
 bool is_wide_stop(char32_t c) {
   return c == 0x3002 || c == 0xFF01 || c == 0xFF1F || c == 0xFF0E || c == 0xFF61;
 }
@@ -35,7 +37,8 @@ bool is_abbreviation(std::string_view before) {
   while (!word.empty() && (word[0] == '(' || word[0] == '"' || word[0] == '\'' || word[0] == '['))
     word.erase(0, 1);
   if (word.empty()) return false;
-  if (word.size() == 1 && word[0] >= 'A' && word[0] <= 'Z' && word != "I") return true;  // an initial
+  if (word.size() == 1 && word[0] >= 'A' && word[0] <= 'Z' && word != "I")
+    return true;  // an initial
   const bool number = std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
   // "1. First" at the start of a line is an item of a list; "in 1999. Then" ends a sentence.
   if (number && word.size() <= 2 && (begin == 0 || before[begin - 1] == '\n')) return true;
@@ -97,8 +100,8 @@ std::vector<std::string_view> split_sentences(std::string_view text) {
     const bool spaced = follows > after || follows == end;
     const bool lowercase =
         follows < end && category(decode_utf8(follows, end).value) == Category::kLl;
-    const bool short_form = c.value == '.' && after == next &&
-                            is_abbreviation({begin, static_cast<size_t>(p - begin)});
+    const bool short_form =
+        c.value == '.' && after == next && is_abbreviation({begin, static_cast<size_t>(p - begin)});
     if (wide || (spaced && !lowercase && !short_form)) cut(after);
     p = after;
   }

@@ -1,0 +1,69 @@
+"""Training on samples of every kind of text, chosen in the configuration; the same on any layout, refused where it changed."""
+
+import json
+
+import pytest
+
+from support import apart, latest, layout, losses, train
+
+WORDS = [f"w{i}" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prompts") / "p.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"w{i % 60} w{(i + 1) % 60}", "completion": " ".join(f"w{(i + k) % 60}" for k in range(2, 20))}) + "\n"
+                            for i in range(200)))
+    return path
+
+
+KINDS = {
+    "megatron": ["data.dataset={name: tokens, order: megatron, samples: 96}"],
+    "resets": ["data.dataset={name: tokens, eod: 5, reset_position_ids: true, reset_attention_mask: true, eod_mask_loss: true}"],
+    "lazy": ["data.dataset={name: tokens, access: lazy}"],
+    "prefix_lm": ["data.dataset={name: prefix_lm}"],
+    "synthetic": ["data.dataset={name: synthetic, samples: 50}", "data.train=[{}]"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_train_alike_on_any_layout(tiny, tmp_path, kind):
+    train(tiny, tmp_path / "one", *layout(), *KINDS[kind], "train.train_iter=6")
+    train(tiny, tmp_path / "many", *layout(dp=2, pp=2), *KINDS[kind], "train.train_iter=6")
+    one, many = losses(tmp_path / "one"), losses(tmp_path / "many")
+    assert len(one) == 6 and apart(list(one.values()), list(many.values())) < 1e-5
+
+
+def test_fine_tuning(tiny, tmp_path, tokenizer, prompts):
+    words = [f"tokenizer={tokenizer}", f"data.train=[{{path: {prompts}}}]", "data.dataset={name: sft, eod: 3}", "data.workers=2",
+             "optim.lr=3.0e-3", "train.train_iter=12"]
+    train(tiny, tmp_path / "run", *layout(), *words)
+    drawn = losses(tmp_path / "run")
+    assert drawn[12] < drawn[1] - 0.1
+    refused = train(tiny, tmp_path / "other", *layout(), *words, "data.seq_length=8", code=2).stderr
+    assert "p.jsonl:" in refused and "too_long: truncate" in refused
+
+
+def test_a_resumed_run_keeps_its_samples(tiny, tmp_path):
+    words = [*layout(), "train.checkpointer.period=3"]
+    train(tiny, tmp_path / "run", *words, "data.dataset={name: prefix_lm}", "train.train_iter=6")
+    first = losses(tmp_path / "run")
+    (latest(tmp_path / "run").parent / "latest").write_text("step_00000003")
+    refused = train(tiny, tmp_path / "run", *words, "data.dataset={name: prefix_lm, min_prefix: 0.3}", "train.train_iter=6", "--resume", code=2).stderr
+    assert "makes its samples otherwise" in refused
+    train(tiny, tmp_path / "run", *words, "data.dataset={name: prefix_lm}", "train.train_iter=6", "--resume")
+    assert losses(tmp_path / "run") == first
+
+
+def test_a_wrong_option_is_named(tiny, tmp_path):
+    said = train(tiny, tmp_path / "run", *layout(), "data.dataset={name: tokens, reset_positions: true}", code=2).stderr
+    assert "did you mean reset_position_ids?" in said
+    said = train(tiny, tmp_path / "run", *layout(), "data.dataset={name: brt}", code=2).stderr
+    assert "did you mean bert?" in said
