@@ -10,6 +10,7 @@
 
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/adapter.h"
 #include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/gguf.h"
 #include "trireme/checkpoint/oslo.h"
@@ -23,7 +24,7 @@ using base::Json;
 using checkpoint::Checkpoint;
 
 struct Flags {
-  std::string a, b, to = "hf", dtype;
+  std::string a, b, to = "hf", dtype, adapter;
   int tensor_parallel = 1, pipeline_parallel = 1;
   bool optimizer = false, average = false, json = false;
   std::optional<uint64_t> max_shard_size;
@@ -100,6 +101,15 @@ int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
     return checkpoint::convert_gguf(flags.a, flags.b, options);
   }
   const Checkpoint source(flags.a, describe);
+  if (!flags.adapter.empty()) {
+    if (flags.to != "hf" && flags.to != "bin")
+      throw base::ConfigError("--adapter goes with --to hf and --to bin; what that makes converts further");
+    checkpoint::Adapter adapter(flags.adapter, source.model_config());
+    checkpoint::ConvertOptions merging = options;
+    merging.change = [&](const std::string& name, const at::Tensor& tensor) { return adapter.merged(name, tensor); };
+    merging.check = [&] { adapter.check_used(); };
+    return checkpoint::convert_to_hf(source, flags.b, merging);
+  }
   if (flags.to == "hf" || flags.to == "bin") return checkpoint::convert_to_hf(source, flags.b, options);
   if (flags.to == "oslo")
     return checkpoint::convert_to_oslo(source, flags.b, description_of(source), flags.tensor_parallel,
@@ -210,6 +220,7 @@ void add_ckpt(CLI::App& program) {
     one->add_option("--max-shard-size", flags->max_shard_size,
                     "several files of at most so much, for example 5GB, with an index")
         ->transform(CLI::AsSizeValue(true));
+    one->add_option("--adapter", flags->adapter, "folder of a LoRA or DoRA adapter of PEFT, merged into the weights");
     if (merge) continue;
     one->add_option("--to", flags->to,
                     "layout of the destination: hf (model.safetensors), bin (pytorch_model.bin), "

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   trireme::tools::add_data(program);
   trireme::tools::add_inspect(program);
   trireme::tools::add_launch(program);
+  trireme::tools::add_models(program);
   trireme::tools::add_pipeline(program);
   trireme::tools::add_preprocess(program);
   trireme::tools::add_tokenizer(program);

@@ -18,6 +18,7 @@ void add_eval(CLI::App& program);
 void add_generate(CLI::App& program);
 void add_inspect(CLI::App& program);
 void add_launch(CLI::App& program);
+void add_models(CLI::App& program);
 void add_pipeline(CLI::App& program);
 void add_preprocess(CLI::App& program);
 void add_tokenizer(CLI::App& program);

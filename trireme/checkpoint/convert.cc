@@ -148,8 +148,9 @@ int64_t write_whole(const Checkpoint& source, const std::string& folder, bool op
           path, shards[i], std::map<std::string, std::string>{{"format", "pt"}});
     }
     for (const TensorEntry& entry : shards[i]) {
-      at::Tensor tensor = source.read_whole(source_of(source, entry.name, options))
-                              .to(dist::scalar_type(entry.dtype));
+      at::Tensor tensor = source.read_whole(source_of(source, entry.name, options));
+      if (options.change && !optimizer) tensor = options.change(entry.name, tensor);
+      tensor = tensor.to(dist::scalar_type(entry.dtype));
       std::span<const std::byte> bytes = bytes_of(tensor);
       pickled ? zip->write(entry.name, bytes) : writer->write(entry.name, bytes);
       if (!pickled) manifest.checksums[file][entry.name] = base::hash_bytes(bytes.data(), bytes.size());
@@ -171,6 +172,8 @@ int64_t write_whole(const Checkpoint& source, const std::string& folder, bool op
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options) {
   check_average(source, options);
+  if (options.change && options.optimizer)
+    throw base::ConfigError("the optimizer's tensors belong to the weights as they are; merge the adapter without them");
   bool with_optimizer = options.optimizer && source.manifest() && source.has_optimizer();
   if (with_optimizer && options.pickled)
     throw base::ConfigError(
@@ -184,6 +187,7 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
       if (!optimizer || with_optimizer)
         count += write_whole(source, folder, optimizer, options, manifest);
     }
+    if (options.check) options.check();
     write_model_files(folder, manifest.model_config, source.path());
     if (with_optimizer) write_manifest(folder, manifest, nullptr);
   });

@@ -3,6 +3,7 @@
 // memory for one tensor, no ranks, no model code. The destination appears whole or not at all.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,9 @@ struct ConvertOptions {
   std::optional<base::DType> dtype = {};  // of floating parameters; nothing: as stored
   bool average = false;  // the weights' moving averages in their place, without the optimizer
   // convert_to_hf only:
+  // What a parameter becomes, of its shape and type: an adapter is merged. Without the optimizer.
+  std::function<at::Tensor(const std::string& name, const at::Tensor& tensor)> change = {};
+  std::function<void()> check = {};  // throws where what was written must not appear
   bool optimizer = false;                  // with the optimizer's tensors
   bool pickled = false;                    // pytorch_model.bin in place of model.safetensors
   std::optional<int64_t> max_shard_bytes = {};  // several files of at most so much (or of one tensor)

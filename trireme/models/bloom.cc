@@ -13,12 +13,9 @@ DecoderConfig read(ConfigReader& get) {
              .embedding_norm = "word_embeddings_layernorm", .query = "self_attention.query_key_value", .key = "", .value = "",
              .attention_out = "self_attention.dense", .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h"};
   get("vocab_size", c.vocab_size);
-  get("n_embed", c.hidden);
-  get("hidden_size", c.hidden);
-  get("n_layer", c.layers);
-  get("num_hidden_layers", c.layers);
-  get("n_head", c.heads);
-  get("num_attention_heads", c.heads);
+  get.either("hidden_size", "n_embed", c.hidden);
+  get.either("n_layer", "num_hidden_layers", c.layers);
+  get.either("n_head", "num_attention_heads", c.heads);
   get("layer_norm_epsilon", c.norm_eps, 0, 1);
   get("initializer_range", c.init, 0, 10);
   get("tie_word_embeddings", c.tied);

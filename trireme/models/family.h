@@ -13,9 +13,20 @@
 
 namespace trireme::models {
 
+/// A row of `trireme models`: what a family can do, in words. Empty: no.
+struct Support {
+  std::string architecture;  // Hugging Face's class
+  std::string heads;         // what it predicts
+  std::string tensor;        // what tensor_parallel_size must suit
+  std::string sequence = "yes", pipeline = "yes";
+  std::string ties;          // by default
+  std::string import = "safetensors, bin", export_ = "safetensors, bin", tokenizer = "yes";
+};
+
 struct Family {
   std::function<nn::ModelDef(const base::Json& tree, int tp)> make;
   std::function<base::Json(const base::Json& tree)> resolve;
+  Support support = {};
 };
 
 /// All families by the name that `family`, or `model_type` in a config.json, gives them.
@@ -50,6 +61,8 @@ class ConfigReader {
   /// null, as an absent key, leaves what the field holds.
   void operator()(const char* key, std::optional<int64_t>& field, int64_t min = 1);
   void operator()(const char* key, std::optional<double>& field, double min, double max);
+  /// A key that has another name too.
+  void either(const char* key, const char* other, int64_t& field);
   /// Refuses any other value: for what a family's files may say but trireme does not have.
   void only(const char* key, const base::Json& value);
   /// The value of a key that is no plain one; null where it is absent or null.

@@ -20,9 +20,9 @@ DecoderConfig read_gemma(ConfigReader& get, int64_t vocab, int64_t positions, in
   bool bias = false;
   get("attention_bias", bias);
   c.query_bias = c.attention_out_bias = bias;
-  double scalar = 256;
-  get("query_pre_attn_scalar", scalar, 1e-6, 1e9);
-  c.scale = 1 / std::sqrt(scalar);
+  int64_t scalar = 256;
+  get("query_pre_attn_scalar", scalar);
+  c.scale = 1 / std::sqrt(static_cast<double>(scalar));
   get("attn_logit_softcapping", score_cap, 0, 1e9);
   get("final_logit_softcapping", logit_cap, 0, 1e9);
   c.score_cap = score_cap.value_or(0);

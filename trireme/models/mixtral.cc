@@ -14,8 +14,7 @@ DecoderConfig read(ConfigReader& get) {
   c.names.expert_up = "block_sparse_moe.experts.*.w3";
   c.names.expert_down = "block_sparse_moe.experts.*.w2";
   c.experts = {.count = 8, .chosen = 2, .inner = c.inner};
-  get("num_local_experts", c.experts.count);
-  get("num_experts", c.experts.count);
+  get.either("num_local_experts", "num_experts", c.experts.count);
   get("num_experts_per_tok", c.experts.chosen);
   get.only("router_jitter_noise", 0.0);
   read_balance(get, c);

@@ -39,10 +39,8 @@ DecoderConfig read(ConfigReader& get) {
   c.post_norm = !before;
   if (!before || no_final_norm) c.names.final_norm = "";
   c.query_bias = c.attention_out_bias = c.mlp_bias = bias;
-  // Hugging Face's tables give the padding token no gradient of its own.
-  std::optional<int64_t> padding = 1;
-  get("pad_token_id", padding, 0);
-  c.padding = padding.value_or(-1);
+  c.padding = 1;
+  read_padding(get, c);
   get.only("layer_norm_elementwise_affine", true);
   get.only("layerdrop", 0.0);
   get.ignore({"activation_dropout"});

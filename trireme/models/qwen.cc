@@ -58,8 +58,7 @@ DecoderConfig read_qwen3_moe(ConfigReader& get) {
   c.names.expert_up = "mlp.experts.*.up_proj";
   c.names.expert_down = "mlp.experts.*.down_proj";
   c.experts = {.count = 128, .chosen = 8, .inner = 768, .normalize = false};
-  get("num_experts", c.experts.count);
-  get("num_local_experts", c.experts.count);
+  get.either("num_experts", "num_local_experts", c.experts.count);
   get("num_experts_per_tok", c.experts.chosen);
   get("moe_intermediate_size", c.experts.inner);
   get("norm_topk_prob", c.experts.normalize);

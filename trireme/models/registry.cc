@@ -83,6 +83,13 @@ void ConfigReader::operator()(const char* key, std::optional<double>& field, dou
   resolved_[key] = field ? base::Json(*field) : base::Json();
 }
 
+void ConfigReader::either(const char* key, const char* other, int64_t& field) {
+  (*this)(key, field);
+  if (!find(other)) return;
+  (*this)(other, field);
+  note(key, field);
+}
+
 void ConfigReader::only(const char* key, const base::Json& value) {
   const base::Json* given = find(key);
   if (given && *given != value) refuse(key, *given, value.dump() + ", the only value that is supported");

@@ -241,6 +241,17 @@ int64_t head_size_of(const DecoderConfig& c) {
   return c.hidden / c.heads;
 }
 
+void read_padding(ConfigReader& get, DecoderConfig& c) {
+  const char* key = "pad_token_id";
+  if (const base::Json* given = get.value_of(key)) {
+    get(key, c.padding, -1);
+    if (c.padding >= c.vocab_size) get.refuse(key, *given, fmt::format("a token of the vocabulary of {}", c.vocab_size));
+  } else if (get.has(key) || c.padding >= c.vocab_size) {
+    c.padding = -1;
+  }
+  get.note(key, c.padding < 0 ? base::Json() : base::Json(c.padding));
+}
+
 nn::ModelDef decoder(const DecoderConfig& given) {
   DecoderConfig c = given;
   if (c.embedding_size == 0) c.embedding_size = c.hidden;
@@ -272,6 +283,14 @@ Family decoder_family(const std::string& name, const std::string& architecture, 
     get.finish();
     return config;
   };
+  const base::Json nothing = base::Json::object();
+  ConfigReader defaults(nothing, name);
+  const DecoderConfig usual = read_whole(defaults);
+  const bool grouped = usual.rms;  // Llama's kin
+  Support support{.architecture = architecture,
+                  .heads = "causal LM",
+                  .tensor = fmt::format("divides {}{}", usual.heads_key, grouped ? "; num_key_value_heads or a multiple" : ""),
+                  .ties = usual.tied ? "head and tokens" : "on request"};
   return {.make =
               [name, read_whole](const base::Json& tree, int tp) {
                 ConfigReader get(tree, name);
@@ -284,7 +303,8 @@ Family decoder_family(const std::string& name, const std::string& architecture, 
                 ConfigReader get(tree, name);
                 check_decoder(read_whole(get), 1);
                 return get.resolved(architecture);
-              }};
+              },
+          .support = support};
 }
 
 }  // namespace trireme::models

@@ -83,6 +83,10 @@ void check_decoder(const DecoderConfig& config, int tp);
 /// Of heads that share the width; ConfigError unless they divide it.
 int64_t head_size_of(const DecoderConfig& config);
 
+/// Reads pad_token_id, whose vector gets no gradient of its own (as Hugging Face's tables have it), into what holds the
+/// family's; null, or a family's beyond the vocabulary, is none.
+void read_padding(ConfigReader& get, DecoderConfig& config);
+
 /// The chain. Its loss is the cross entropy of `labels`; with a balance loss of experts, plus that of the micro-batch on
 /// this data rank times its counted labels.
 nn::ModelDef decoder(const DecoderConfig& config);

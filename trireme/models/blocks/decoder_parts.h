@@ -53,8 +53,8 @@ class Mlp {
 };
 
 struct Routed {
-  at::Tensor out;             // stream
-  at::Tensor chosen, shares;  // [experts]: choices of this micro-batch, sums of shares; invariant
+  at::Tensor out = {};                  // stream
+  at::Tensor chosen = {}, shares = {};  // [experts]: choices of this micro-batch, sums of shares; invariant
 };
 
 /// Each token goes to the experts with the largest shares. Every rank holds a part of every expert, as of an MLP.

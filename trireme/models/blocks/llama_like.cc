@@ -29,11 +29,7 @@ LlamaLike::LlamaLike(ConfigReader& get, DecoderConfig given, const Defaults& def
   if (get.value_of("head_dim")) get("head_dim", c.head_size);
   if (c.head_size == 0) c.head_size = head_size_of(c);
   get.note("head_dim", c.head_size);
-  // Hugging Face's tables give the padding token no gradient of its own.
-  std::optional<int64_t> padding;
-  if (c.padding >= 0) padding = c.padding;
-  get("pad_token_id", padding, 0);
-  c.padding = padding.value_or(-1);
+  read_padding(get, c);
   c.scale = 1 / std::sqrt(static_cast<double>(c.head_size));
   int64_t positions = defaults.positions;
   get("max_position_embeddings", positions);
