@@ -183,7 +183,7 @@ mixtral = family(
 qwen3_moe = family(
     "qwen3_moe", hf.Qwen3MoeConfig, hf.Qwen3MoeForCausalLM,
     LLAMA | EXPERTS | dict(head_dim=10, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=14, mlp_only_layers=[1]),
-    {"fp32": (F32, [1, 2, 4], dict(norm_topk_prob=True)), "fp64": (F64, [1, 2], dict(tie_word_embeddings=True))},
+    {"fp32": (F32, [1, 2, 4], dict(norm_topk_prob=True)), "tied_fp32": (F32, [1, 2], dict(tie_word_embeddings=True))},
     rename=experts("mlp", "gate_proj", "up_proj", "down_proj"))
 
 if __name__ == "__main__":
