@@ -222,6 +222,19 @@ TEST(Causal, MegatronOrderPredictsEachTokenButTheFirstOnceAnEpoch) {
   EXPECT_GE(longer.size(), 30);
 }
 
+// A blend asks each source for its share and half a percent more, as Megatron-LM does.
+TEST(Causal, MegatronOrderTakesItsLengthFromTheRun) {
+  TemporaryFolder folder;
+  counting(folder, {30, 31});
+  const base::Json megatron = {{"order", "megatron"}};
+  const auto open = [&](std::vector<Source> sources) {
+    return open_datasets(sources, {.seq_length = 4, .seed = 5, .run_samples = 100})->size();
+  };
+  const Source source{.path = folder / "d", .weight = 1, .options = megatron};
+  EXPECT_EQ(open({source}), 106);  // 7 epochs of 61 tokens hold 100 samples
+  EXPECT_EQ(open({source, source}), 60 + 60);
+}
+
 TEST(Causal, PositionsAndSegmentsStartAnewAfterADocument) {
   TemporaryFolder folder;
   IndexedWriter writer(folder / "d", DType::i32);

@@ -25,7 +25,7 @@ def prompts(tmp_path_factory):
 
 
 KINDS = {
-    "megatron": ["data.dataset={name: tokens, order: megatron, samples: 96}"],
+    "megatron": ["data.dataset={name: tokens, order: megatron}"],
     "resets": ["data.dataset={name: tokens, eod: 5, reset_position_ids: true, reset_attention_mask: true, eod_mask_loss: true}"],
     "lazy": ["data.dataset={name: tokens, access: lazy}"],
     "prefix_lm": ["data.dataset={name: prefix_lm}"],

@@ -247,6 +247,7 @@ std::shared_ptr<const Dataset> open_causal(const std::string& path, const base::
                                            const SampleOptions& run) {
   CausalOptions own;
   read_options(options, "options of tokens", own);
+  if (own.samples == 0) own.samples = run.run_samples;
   const bool resets = own.reset_position_ids || own.reset_attention_mask || own.eod_mask_loss;
   if (resets && !own.eod && !run.tokenizer.empty())
     own.eod = text::Tokenizer::load(run.tokenizer)->end_of_document();

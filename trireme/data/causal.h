@@ -43,7 +43,9 @@ struct CausalOptions {
       Field{.help = "random: documents and windows shuffled each epoch; sequential; megatron: as "
                     "Megatron-LM's GPTDataset",
             .choices = {"random", "sequential", "megatron"}});
-    v("samples", self.samples, Field{"of the whole run, for order megatron; 0: one epoch", 0});
+    v("samples", self.samples,
+      Field{"of the whole run, for order megatron; 0: as the run's length says, else one epoch",
+            0});
     v("seed", self.seed, Field{"of order megatron; null: train.seed", 0, 4294967295.0});
     v("access", self.access,
       Field{.help = "the file is mapped, read at each sample, or held in memory",

@@ -1,5 +1,7 @@
 #include "trireme/data/dataset.h"
 
+#include <cmath>
+
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
 #include "trireme/base/threads.h"
@@ -90,6 +92,18 @@ base::Registry<OpenDataset>& dataset_types() {
   return all;
 }
 
+namespace {
+
+/// Samples that a source of this share gives to a run, with half a percent more as Megatron-LM asks
+/// for; 0 where the run's number is not known or the share is none.
+int64_t share_of(int64_t samples, double share, size_t sources) {
+  if (sources == 1 || samples == 0 || !(share > 0 && share <= 1)) return sources == 1 ? samples : 0;
+  return static_cast<int64_t>(
+      std::ceil(std::ceil(static_cast<double>(samples) * share) * (1 + 0.005)));
+}
+
+}  // namespace
+
 BlendRule blend_rule_of(const std::string& name) {
   if (name == "exact") return BlendRule::exact;
   if (name == "megatron") return BlendRule::megatron;
@@ -102,10 +116,13 @@ std::shared_ptr<const Dataset> open_datasets(const std::vector<Source>& sources,
     throw base::ConfigError(
         "no dataset given; expected a list of {path, weight}, for example data.train");
   }
+  double sum = 0;
+  for (const Source& source : sources) sum += source.weight;
   std::vector<std::shared_ptr<const Dataset>> datasets;
   std::vector<double> weights;
   for (const Source& source : sources) {
     SampleOptions own = options;
+    own.run_samples = share_of(options.run_samples, source.weight / sum, sources.size());
     own.run_seed = options.seed;
     own.seed = base::stream_key(options.seed, "data.source", datasets.size());
     datasets.push_back(dataset_types().get(source.type)(source.path, source.options, own));

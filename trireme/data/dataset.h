@@ -60,7 +60,9 @@ struct SampleOptions {
   bool shuffle = true;
   int64_t vocab_size = 0;      // ids must be below it; 0: any id is taken
   std::string tokenizer = {};  // folder or file; empty: none
-  uint64_t run_seed = 0;       // the configuration's own, for orders that others fixed
+  // The configuration's own, for orders that others fixed:
+  uint64_t run_seed = 0;
+  int64_t run_samples = 0;  // that the run will take; 0: not known, or as many as there are
 };
 
 struct Source {

@@ -70,6 +70,10 @@ std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
   base::Json common = config.data.dataset;
   const std::string name = common.value("name", "tokens");
   common.erase("name");
+  const config::Train& train = config.train;
+  int64_t samples = 0;
+  if (shuffle && train.train_iter && train.global_batch_size) samples = *train.train_iter * *train.global_batch_size;
+  if (shuffle && train.train_samples) samples = *train.train_samples;
   std::vector<data::Source> opened;
   for (const config::DataSource& source : sources) {
     base::Json options = source.type.value_or(name) == name ? common : base::Json::object();
@@ -81,7 +85,8 @@ std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
                               .seed = static_cast<uint64_t>(config.train.seed),
                               .shuffle = shuffle,
                               .vocab_size = vocab_size,
-                              .tokenizer = config.tokenizer.value_or("")},
+                              .tokenizer = config.tokenizer.value_or(""),
+                              .run_samples = samples},
                              data::blend_rule_of(config.data.blend));
 }
 
