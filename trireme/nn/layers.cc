@@ -125,11 +125,41 @@ RmsNorm::RmsNorm(const Builder& builder, int64_t features, double eps, double of
       offset_(offset),
       weight_(builder.param("weight", {features}, offset == 0 ? layout::Init::ones() : layout::Init::zeros(), place)) {}
 
+namespace {
+
+at::ScalarType at_least_fp32(const at::Tensor& t) {
+  return at::isReducedFloatingType(t.scalar_type()) ? at::kFloat : t.scalar_type();
+}
+
+// Keeps its input and a number a row; the rest is made again.
+struct Rms : torch::autograd::Function<Rms> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            double eps, double offset) {
+    at::Tensor rows = x.to(at_least_fp32(x));
+    at::Tensor inverse = rows.square().mean(-1, true).add_(eps).rsqrt_();
+    ctx->save_for_backward({x, weight, inverse});
+    ctx->saved_data["offset"] = offset;
+    return (rows * inverse).mul_(weight.to(rows.scalar_type()) + offset).to(x.scalar_type());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    at::NoGradGuard no_grad;
+    const auto saved = ctx->get_saved_variables();
+    const at::ScalarType wide = at_least_fp32(saved[0]);
+    at::Tensor normal = saved[0].to(wide) * saved[2], gradient = grads[0].to(wide);
+    at::Tensor products = gradient * normal;
+    at::Tensor of_weight = products.flatten(0, -2).sum(0).to(saved[1].scalar_type());
+    at::Tensor scale = saved[1].to(wide) + ctx->saved_data["offset"].toDouble();
+    at::Tensor means = products.mul_(scale).mean(-1, true);
+    at::Tensor of_rows = (gradient * scale).sub_(normal.mul_(means)).mul_(saved[2]);
+    return {of_rows.to(saved[0].scalar_type()), of_weight, {}, {}};
+  }
+};
+
+}  // namespace
+
 at::Tensor RmsNorm::forward(const at::Tensor& x, const Context& context) const {
-  const at::ScalarType type = x.scalar_type(), wide = at::isReducedFloatingType(type) ? at::kFloat : type;
-  at::Tensor rows = x.to(wide), scale = use(weight_, context).to(wide);
-  rows = rows * at::rsqrt(rows.square().mean(-1, true) + eps_);
-  return (rows * (offset_ == 0 ? scale : scale + offset_)).to(type);
+  return Rms::apply(x, use(weight_, context), eps_, offset_);
 }
 
 VocabTable::VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init)

@@ -1,6 +1,7 @@
 #include "trireme/models/blocks/decoder_parts.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 
@@ -50,6 +51,26 @@ at::Tensor alibi_slopes(int64_t heads) {
   while (2 * power <= heads) power *= 2;
   at::Tensor slopes = series(power, power, 1);
   return power == heads ? slopes : at::cat({slopes, series(2 * power, heads - power, 2)});
+}
+
+// silu(gate) * up, which keeps these two alone.
+struct Gated : torch::autograd::Function<Gated> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
+    ctx->save_for_backward({gate, up});
+    return at::silu(gate).mul_(up);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    at::NoGradGuard no_grad;
+    const auto saved = ctx->get_saved_variables();
+    at::Tensor of_gate = at::silu_backward(grads[0] * saved[1], saved[0]);
+    return {of_gate, at::silu(saved[0]).mul_(grads[0])};
+  }
+};
+
+at::Tensor gated(nn::Activation activation, const at::Tensor& gate, const at::Tensor& up) {
+  static const nn::Activation silu = nn::find_activation("silu");
+  return activation == silu ? Gated::apply(gate, up) : activation(gate) * up;
 }
 
 std::string expert_name(std::string name, int64_t index) { return name.replace(name.find('*'), 1, std::to_string(index)); }
@@ -130,8 +151,7 @@ Mlp::Mlp(const Builder& b, const DecoderConfig& c)
 
 at::Tensor Mlp::forward(const at::Tensor& x, const Context& context) const {
   std::vector<at::Tensor> parts = in_.forward(x, context);
-  at::Tensor inner = activation_(parts[0]);
-  return out_.forward(gated_ ? inner * parts[1] : inner, context);
+  return out_.forward(gated_ ? gated(activation_, parts[0], parts[1]) : activation_(parts[0]), context);
 }
 
 Experts::Experts(const Builder& b, const DecoderConfig& c)
@@ -162,7 +182,7 @@ Routed Experts::forward(const at::Tensor& x, const Context& context) const {
   for (int64_t e = 0; e < options_.count; ++e) {
     at::Tensor found = chosen.eq(e).nonzero(), place = found.select(1, 0);
     std::vector<at::Tensor> parts = in_[e].local(rows.index_select(0, place), context);
-    at::Tensor out = out_[e].local(activation_(parts[0]) * parts[1], context);
+    at::Tensor out = out_[e].local(gated(activation_, parts[0], parts[1]), context);
     outs.push_back(out * weights.index({place, found.select(1, 1)}).unsqueeze(1));
     places.push_back(place);
   }
