@@ -71,6 +71,8 @@ void copy_file(const fs::path& from, const std::string& folder) {
 }  // namespace
 
 std::optional<std::string> model_name(const base::Json& config, const std::string& stored) {
+  constexpr std::string_view kPeft = "base_model.model.";
+  if (config.contains("peft_type") && stored.starts_with(kPeft)) return stored.substr(kPeft.size());
   const FamilyFiles* files = files_of(config);
   if (!files) return stored;
   for (const std::string& end : files->buffers)

@@ -16,6 +16,7 @@
 #include "trireme/checkpoint/hf.h"
 #include "trireme/checkpoint/hub.h"
 #include "trireme/checkpoint/oslo.h"
+#include "trireme/nn/low_rank.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/formats/weight_map.h"
 
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 using base::ConfigError;
 using base::FormatError;
 
+constexpr const char* kAdapterConfig = "adapter_config.json";  // PEFT's
 constexpr size_t kChunkBytes = 1 << 20;  // stays in a cache between two uses
 
 std::string resolve(const std::string& path) {
@@ -44,7 +46,7 @@ std::string resolve(const std::string& path) {
     throw FormatError(fmt::format(
         "{}: there is no {}: the checkpoint is incomplete; use another one", path, kManifestFile));
   }
-  if (fs::exists(path + "/config.json")) return path;
+  if (fs::exists(path + "/config.json") || fs::exists(path + "/" + kAdapterConfig)) return path;
   throw ConfigError(fmt::format(
       "{}: no checkpoint in it; expected {} (a checkpoint), latest (a folder of them) or "
       "config.json with model.safetensors (Hugging Face)",
@@ -77,7 +79,8 @@ std::string first_names(const std::vector<std::string>& names, size_t most) {
 Checkpoint::Checkpoint(const std::string& path, const Describe& describe) : path_(resolve(path)) {
   if (fs::exists(path_ + "/" + kManifestFile))
     manifest_ = read_manifest(path_ + "/" + kManifestFile);
-  model_config_ = manifest_ ? manifest_->model_config : base::read_json(path_ + "/config.json");
+  const bool adapter = !manifest_ && !fs::exists(path_ + "/config.json") && fs::exists(path_ + "/" + kAdapterConfig);
+  model_config_ = manifest_ ? manifest_->model_config : base::read_json(path_ + "/" + (adapter ? kAdapterConfig : "config.json"));
   if (!model_config_.is_object()) throw FormatError(path_ + "/config.json: not an object");
   if (manifest_ && !manifest_->merged) {
     open_split();
@@ -92,6 +95,8 @@ Checkpoint::Checkpoint(const std::string& path, const Describe& describe) : path
                         });
     for (auto& [name, tensor] : index_)
       tensor.dtype = open(tensor.parts.front().file).describe(name).dtype;
+  } else if (adapter) {
+    open_whole("adapter_model", false);
   } else {
     open_whole("model", false);
     if (manifest_) open_whole("optimizer", true);
@@ -419,6 +424,9 @@ Mismatch compare(const Checkpoint& checkpoint, const std::vector<layout::ParamSp
 Mismatch load_parameters(const Checkpoint& checkpoint, std::span<const nn::TensorPart> parts,
                          const std::vector<layout::ParamSpec>& specs, bool strict) {
   Mismatch found = compare(checkpoint, specs);
+  // An adapter begins as it was drawn beside weights that were trained without one.
+  if (std::ranges::none_of(checkpoint.tensors(), [](const auto& entry) { return nn::is_low_rank(entry.first); }))
+    std::erase_if(found.missing, nn::is_low_rank);
   if (!found.empty() && (strict || found.common == 0)) {
     throw FormatError(fmt::format(
         "{}: the checkpoint is of another model than the configuration's `model`; {}. Set `model` "

@@ -48,7 +48,7 @@ ConfigReader::ConfigReader(const base::Json& tree, std::string family, std::stri
           "return_dict", "output_hidden_states", "output_attentions", "id2label", "label2id", "chunk_size_feed_forward",
           "is_encoder_decoder", "problem_type", "gradient_checkpointing", "_attn_implementation", "attn_implementation",
           "auto_map", "tokenizer_class", "prefix", "finetuning_task", "torchscript", "sep_token_id",
-          "decoder_start_token_id", "is_decoder", "num_labels", "classifier_dropout", "pretraining_tp"});
+          "decoder_start_token_id", "adapter", "is_decoder", "num_labels", "classifier_dropout", "pretraining_tp"});
 }
 
 void ConfigReader::ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }

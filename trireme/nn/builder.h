@@ -8,6 +8,7 @@
 #include "trireme/dist/world.h"
 #include "trireme/layout/model_description.h"
 #include "trireme/nn/layer.h"
+#include "trireme/nn/low_rank.h"
 #include "trireme/nn/param_store.h"
 
 namespace trireme::nn {
@@ -17,6 +18,7 @@ struct BuildOptions {
   base::DType dtype = base::DType::f32;
   bool sequence_parallel = false;
   uint64_t seed = 0;
+  LowRank low_rank = {};
 };
 
 class Builder {

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cmath>
+
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/kernels/dropout.h"
@@ -48,10 +50,22 @@ Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& o
     bias_ =
         builder.param("bias", {out}, layout::Init::zeros(), bias_place, fused, options.granularity);
   }
+  const LowRank& adapter = builder.options().low_rank;
+  if (!adapter.adapts(builder.scope())) return;
+  // One of the two is split as the weight is; of the other each rank's gradient is a part of the sum.
+  const bool column = style_ == Style::column || style_ == Style::vocab, row = style_ == Style::row;
+  const Sbp whole = style_ == Style::replicate ? builder.stream_param() : Sbp::replicated();
+  const double bound = 1 / std::sqrt(static_cast<double>(in));
+  adapter_scale_ = adapter.scale;
+  adapter_in_ = (builder / "lora_A").param("weight", {adapter.rank, in}, layout::Init::uniform(bound),
+                                           row ? Sbp::split(1) : whole, {}, row ? options.granularity : 1);
+  adapter_out_ = (builder / "lora_B").param("weight", {out, adapter.rank}, layout::Init::zeros(),
+                                            column && rows_.empty() ? Sbp::split(0) : whole, column ? fused : std::vector<int64_t>{},
+                                            column ? options.granularity : 1);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
-  if (style_ == Style::replicate) return linear(x, weight_, bias_, orientation_, context);
+  if (style_ == Style::replicate) return local(x, context);
   if (style_ != Style::row) {
     return local(dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq), context);
   }
@@ -62,10 +76,14 @@ at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
 }
 
 at::Tensor Linear::local(const at::Tensor& x, const Context& context) const {
-  if (!rows_.empty()) return linear_rows(x, weight_, bias_, rows_, context);
   // The bias of a row weight belongs to the sum, not to each part of it.
   Param* bias = style_ == Style::row && tp_->size() > 1 ? nullptr : bias_;
-  return linear(x, weight_, bias, orientation_, context);
+  at::Tensor out = rows_.empty() ? linear(x, weight_, bias, orientation_, context)
+                                 : linear_rows(x, weight_, bias_, rows_, context);
+  if (!adapter_in_) return out;
+  const at::Tensor inner = linear(x, adapter_in_, nullptr, Orientation::out_in, context);
+  return out + adapter_scale_ * (rows_.empty() ? linear(inner, adapter_out_, nullptr, Orientation::out_in, context)
+                                               : linear_rows(inner, adapter_out_, nullptr, rows_, context));
 }
 
 ColumnGroup::ColumnGroup(const Builder& builder, int64_t in, const std::vector<Output>& outputs,

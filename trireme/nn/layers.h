@@ -41,6 +41,8 @@ class Linear {
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
   std::vector<layout::Range> rows_;
+  Param *adapter_in_ = nullptr, *adapter_out_ = nullptr;  // LowRank's A and B, where the build wants them
+  double adapter_scale_ = 0;
 };
 
 /// Column weights that share one input, which is gathered once: query, key and value; gate and up. Outputs of one module

@@ -8,6 +8,7 @@
 #include "trireme/base/wording.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/layout/stage_manager.h"
+#include "trireme/models/adapter.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/tensor_part.h"
 #include "trireme/schedule/generators.h"
@@ -112,6 +113,17 @@ Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t
           .options = {.dtype = dtype}};
 }
 
+namespace {
+
+/// The settings that a PEFT folder brings; keys beside its path win.
+base::Json adapter_settings(const base::Json& given) {
+  base::Json settings = checkpoint::Checkpoint(given["path"].get<std::string>()).model_config();
+  for (const auto& [key, value] : given.items()) settings[key] = value;
+  return settings;
+}
+
+}  // namespace
+
 base::Json model_tree(const base::Json& given) {
   if (given.contains("strict") && (!given["strict"].is_boolean() || !given.contains("pretrained")))
     throw base::ConfigError("model.strict: expected true or false, beside model.pretrained");
@@ -120,8 +132,28 @@ base::Json model_tree(const base::Json& given) {
   base::Json tree = checkpoint::Checkpoint(given["pretrained"].get<std::string>()).model_config();
   for (const auto& [key, value] : given.items())
     if (key != "pretrained" && key != "strict") tree[key] = value;
+  if (tree.contains("adapter") && tree["adapter"].is_object() && tree["adapter"].contains("path"))
+    tree["adapter"] = adapter_settings(tree["adapter"]);
   return tree;
 }
+
+namespace {
+
+void check_targets(const layout::ModelDescription& model, const nn::LowRank& adapter) {
+  constexpr std::string_view kIn = ".lora_A.weight";
+  for (const std::string& target : adapter.targets) {
+    const nn::LowRank alone{.rank = 1, .targets = {target}};
+    const bool found = std::ranges::any_of(model.parameters, [&](const layout::ParamSpec& spec) {
+      return spec.name.ends_with(kIn) && alone.adapts(spec.name.substr(0, spec.name.size() - kIn.size()));
+    });
+    if (!found)
+      throw base::ConfigError(fmt::format("model.adapter.target_modules: no linear module of the model is called {}; "
+                                          "`trireme inspect` lists the parameters",
+                                          target));
+  }
+}
+
+}  // namespace
 
 layout::ModelDescription describe(const base::Json& tree, const Placement& placement, int64_t seq) {
   nn::ModelDef def = models::make_model(tree, placement.mesh.size(layout::Axis::tp));
@@ -130,8 +162,12 @@ layout::ModelDescription describe(const base::Json& tree, const Placement& place
         "data.seq_length {} is more than the model's {} positions; lower it or raise them in model", seq,
         def.max_positions));
   }
-  return nn::describe(def, placement.mesh, placement.options, blocks_of(def, placement),
-                      placement.schedule.rank_of_chunk, seq);
+  nn::BuildOptions options = placement.options;
+  options.low_rank = models::read_adapter(tree);
+  layout::ModelDescription description =
+      nn::describe(def, placement.mesh, options, blocks_of(def, placement), placement.schedule.rank_of_chunk, seq);
+  check_targets(description, options.low_rank);
+  return description;
 }
 
 std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& placement, int64_t seq, dist::World& world) {
@@ -141,10 +177,27 @@ std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& plac
   assembly->schedule = placement.schedule;
   nn::ModelDef def = models::make_model(tree, placement.mesh.size(layout::Axis::tp));
   std::vector<int> blocks = blocks_of(def, placement);
-  assembly->model = nn::build_model(std::move(def), assembly->mesh, placement.options, blocks,
-                                    placement.schedule.rank_of_chunk);
+  nn::BuildOptions options = placement.options;
+  options.low_rank = models::read_adapter(tree);
+  if (options.low_rank.rank > 0) assembly->adapter = tree["adapter"].value("path", "");
+  assembly->model = nn::build_model(std::move(def), assembly->mesh, options, blocks, placement.schedule.rank_of_chunk);
   return assembly;
 }
+
+namespace {
+
+/// FormatError where the folder's adapter is not the model's.
+void load_adapter(Assembly& assembly) {
+  const checkpoint::Checkpoint source(assembly.adapter);
+  std::vector<layout::ParamSpec> specs;
+  for (const layout::ParamSpec& spec : assembly.description.parameters)
+    if (nn::is_low_rank(spec.name)) specs.push_back(spec);
+  std::vector<nn::TensorPart> parts = nn::parts_of(assembly.model->store, assembly.mesh.coord);
+  std::erase_if(parts, [](const nn::TensorPart& part) { return !nn::is_low_rank(part.name); });
+  checkpoint::load_parameters(source, parts, specs);
+}
+
+}  // namespace
 
 checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from,
                                      int zero_stage, bool strict) {
@@ -156,6 +209,7 @@ checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const c
   store.materialize(assembly.model->options.seed, gradients, allocate, 25 << 20,
                     nn::zero_sharding(zero_stage, dp.size(), dp.rank()));
   assembly.parameters = std::make_unique<optim::ParamGather>(assembly.mesh, store);
+  if (!assembly.adapter.empty()) load_adapter(assembly);
   if (!from) return {};
   return checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), assembly.description.parameters,
                                      strict);

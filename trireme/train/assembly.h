@@ -37,6 +37,7 @@ struct Assembly {
   std::unique_ptr<nn::Model> model;  // declared; materialize or load it before use
   std::unique_ptr<optim::ParamGather> parameters;  // gathers those that data ranks split; made with them
   layout::ModelDescription description;
+  std::string adapter = {};  // PEFT folder from which its parameters begin; empty: none
 };
 
 /// The model tree of a configuration; `pretrained: DIR` takes DIR's config.json, and keys beside it win. `strict`, which

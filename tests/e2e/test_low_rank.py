@@ -1,0 +1,95 @@
+"""Low-rank adapters: the same numbers on every layout, PEFT's files in and out, merged weights, the base left as it was."""
+
+import json
+
+import numpy
+import pytest
+from safetensors.numpy import load_file, save_file
+from transformers import GPT2LMHeadModel
+
+from support import apart, latest, layout, losses, train, trireme
+
+ADAPTER = "model.adapter={r: 3, lora_alpha: 6, target_modules: [c_attn, c_proj, c_fc]}"
+
+
+@pytest.fixture(scope="module")
+def base(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    train(tiny, folder / "run", "train.train_iter=3")
+    trireme("ckpt", "convert", latest(folder / "run"), folder / "hf", "--to", "hf")
+    return folder / "hf"
+
+
+def adapt(tiny, base, folder, *words):
+    return train(tiny, folder, "train.train_iter=4", f"model={{pretrained: {base}}}", ADAPTER, "optim.lr=0.01", *words)
+
+
+def test_every_layout_trains_the_adapter_alone(tiny, base, tmp_path):
+    adapt(tiny, base, tmp_path / "one")
+    for name, words in (("tensor", layout(tp=2)), ("all", layout(dp=2, tp=2, pp=2)),
+                        ("parallel", [*layout(tp=2), "train.dist.sequence_parallel=true"]),
+                        ("zero", [*layout(dp=2), "train.zero_optimization.stage=3"])):
+        adapt(tiny, base, tmp_path / name, *words)
+        assert apart(list(losses(tmp_path / name).values()), list(losses(tmp_path / "one").values())) < 1e-5, name
+    first, last = list(losses(tmp_path / "one").values())[0], list(losses(tmp_path / "one").values())[-1]
+    assert last < first
+    # A run that was stopped goes on as it would have.
+    train(tiny, tmp_path / "stopped", "train.train_iter=4", f"model={{pretrained: {base}}}", ADAPTER, "optim.lr=0.01",
+          "train.checkpointer.period=2")
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "one")
+
+    trireme("ckpt", "convert", latest(tmp_path / "all"), tmp_path / "peft", "--to", "peft")
+    trireme("ckpt", "convert", latest(tmp_path / "all"), tmp_path / "merged", "--to", "hf")
+    old, merged = load_file(base / "model.safetensors"), load_file(tmp_path / "merged/model.safetensors")
+    adapter = load_file(tmp_path / "peft/adapter_model.safetensors")
+    assert old.keys() == merged.keys()
+    for name, weight in old.items():
+        parts = [adapter.get(f"base_model.model.{name.removesuffix('.weight')}.lora_{x}.weight") for x in "AB"]
+        expected = weight if parts[0] is None else weight + 6 / 3 * (parts[1] @ parts[0]).T
+        assert numpy.allclose(merged[name], expected, atol=1e-6), name
+        assert parts[0] is not None or (merged[name] == weight).all()
+    assert sum(name.endswith("c_attn.lora_A.weight") for name in adapter) == 2
+    settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
+    assert settings["r"] == 3 and settings["fan_in_fan_out"] is True and settings["peft_type"] == "LORA"
+    GPT2LMHeadModel.from_pretrained(tmp_path / "merged")
+    assert "adapter" not in json.loads((tmp_path / "merged/config.json").read_text())
+
+
+def test_adapters_of_peft(tiny, base, tmp_path):
+    rng = numpy.random.default_rng(1)
+    peft = tmp_path / "peft"
+    peft.mkdir()
+    tensors = {}
+    for block in range(2):
+        module = f"base_model.model.transformer.h.{block}.attn.c_attn"
+        tensors[f"{module}.lora_A.weight"] = rng.normal(0, 0.1, (4, 32)).astype(numpy.float32)
+        tensors[f"{module}.lora_B.weight"] = rng.normal(0, 0.1, (96, 4)).astype(numpy.float32)
+    save_file(tensors, peft / "adapter_model.safetensors")
+    (peft / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["c_attn"], "lora_dropout": 0.0, "bias": "none",
+         "fan_in_fan_out": True, "use_dora": False, "task_type": "CAUSAL_LM", "modules_to_save": None}))
+    trireme("ckpt", "convert", base, tmp_path / "merged", "--to", "hf", "--adapter", peft)
+    # The first loss beside the adapter is that of the merged weights.
+    for name, words in (("beside", [f"model={{pretrained: {base}, adapter: {{path: {peft}}}}}", *layout(tp=2, pp=2)]),
+                        ("merged_run", [f"model={{pretrained: {tmp_path}/merged}}"])):
+        train(tiny, tmp_path / name, "train.train_iter=1", *words)
+    assert apart(list(losses(tmp_path / "beside").values()), list(losses(tmp_path / "merged_run").values())) < 1e-5
+    old, new = load_file(base / "model.safetensors"), load_file(tmp_path / "merged/model.safetensors")
+    changed = sorted(name for name in old if (old[name] != new[name]).any())
+    assert changed == [f"transformer.h.{block}.attn.c_attn.weight" for block in range(2)]
+
+
+@pytest.mark.parametrize("adapter,word", [
+    ("{r: 2, target_modules: [q_proj]}", "no linear module of the model is called q_proj"),
+    ("{r: 0, target_modules: [c_attn]}", "an integer >= 1"),
+    ("{r: 2, target_modules: [c_attn], use_dora: true}", "use_dora"),
+    ("{r: 2, target_modules: [c_attn], lora_dropout: 0.1}", "lora_dropout"),
+    ("{r: 2, targets: [c_attn], target_modules: [c_attn]}", "did you mean 'target_"),
+    ("{r: 2}", "target_modules")])
+def test_what_is_refused(tiny, tmp_path, adapter, word):
+    assert word in train(tiny, tmp_path / "run", f"model.adapter={adapter}", code=2).stderr
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_a_checkpoint_without_an_adapter_has_none_to_write(base, tmp_path):
+    assert "holds no adapter" in trireme("ckpt", "convert", base, tmp_path / "x", "--to", "peft", code=2).stderr
