@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -93,6 +95,14 @@ void inspect(const Flags& flags) {
   }
 }
 
+int64_t write_merged(const Checkpoint& source, const std::string& folder, const std::string& destination,
+                     checkpoint::ConvertOptions options) {
+  checkpoint::Adapter adapter(folder, source.model_config());
+  options.change = [&](const std::string& name, const at::Tensor& tensor) { return adapter.merged(name, tensor); };
+  options.check = [&] { adapter.check_used(); };
+  return checkpoint::convert_to_hf(source, destination, options);
+}
+
 /// Returns the number of tensors.
 int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
   if (flags.a.ends_with(".gguf")) {
@@ -101,16 +111,20 @@ int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
     return checkpoint::convert_gguf(flags.a, flags.b, options);
   }
   const Checkpoint source(flags.a, describe);
+  const bool merges = flags.to == "hf" || flags.to == "bin";
+  if (flags.to == "peft") return checkpoint::convert_to_peft(source, flags.b);
   if (!flags.adapter.empty()) {
-    if (flags.to != "hf" && flags.to != "bin")
-      throw base::ConfigError("--adapter goes with --to hf and --to bin; what that makes converts further");
-    checkpoint::Adapter adapter(flags.adapter, source.model_config());
-    checkpoint::ConvertOptions merging = options;
-    merging.change = [&](const std::string& name, const at::Tensor& tensor) { return adapter.merged(name, tensor); };
-    merging.check = [&] { adapter.check_used(); };
-    return checkpoint::convert_to_hf(source, flags.b, merging);
+    if (!merges) throw base::ConfigError("--adapter goes with --to hf and --to bin; what that makes converts further");
+    return write_merged(source, flags.adapter, flags.b, options);
   }
-  if (flags.to == "hf" || flags.to == "bin") return checkpoint::convert_to_hf(source, flags.b, options);
+  if (merges && !options.optimizer && source.model_config().contains("adapter")) {
+    // Its own: as PEFT would have it, for as long as merging takes.
+    const std::string own = fmt::format("{}.adapter-{}", flags.b, ::getpid());
+    checkpoint::convert_to_peft(source, own);
+    const auto removal = std::shared_ptr<void>(nullptr, [&](void*) { std::filesystem::remove_all(own); });
+    return write_merged(source, own, flags.b, options);
+  }
+  if (merges) return checkpoint::convert_to_hf(source, flags.b, options);
   if (flags.to == "oslo")
     return checkpoint::convert_to_oslo(source, flags.b, description_of(source), flags.tensor_parallel,
                                        flags.pipeline_parallel, options);
@@ -224,8 +238,8 @@ void add_ckpt(CLI::App& program) {
     if (merge) continue;
     one->add_option("--to", flags->to,
                     "layout of the destination: hf (model.safetensors), bin (pytorch_model.bin), "
-                    "split or oslo")
-        ->check(CLI::IsMember({"hf", "bin", "split", "oslo"}))
+                    "split, oslo, or peft (the adapter alone)")
+        ->check(CLI::IsMember({"hf", "bin", "split", "oslo", "peft"}))
         ->required();
     one->add_option("--tensor-parallel", flags->tensor_parallel,
                     "tensor-parallel ranks of a split or oslo destination");

@@ -6,8 +6,10 @@
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
 #include "trireme/dist/redistribute.h"
+#include "trireme/nn/low_rank.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -114,6 +116,42 @@ void Adapter::check_used() const {
   if (unused_.empty()) return;
   throw base::FormatError(fmt::format("{}: tensor \"{}\" belongs to no parameter of the model ({} of {} tensors do not)",
                                       path_, *unused_.begin(), unused_.size(), file_.tensors().size()));
+}
+
+int64_t convert_to_peft(const Checkpoint& source, const std::string& destination) {
+  const base::Json& model = source.model_config();
+  std::vector<formats::TensorEntry> entries;
+  const auto file_name = [](const std::string& name) { return "base_model.model." + name; };
+  std::map<std::string, std::string> names;  // in the file -> of the checkpoint
+  for (const auto& [name, tensor] : source.tensors()) {
+    if (tensor.optimizer || !nn::is_low_rank(name)) continue;
+    entries.push_back({file_name(name), tensor.dtype, tensor.shape});
+    names[file_name(name)] = name;
+  }
+  if (entries.empty() || !model.contains("adapter"))
+    throw base::ConfigError(source.path() + ": it holds no adapter; train with model.adapter");
+  base::Json settings = model["adapter"];
+  settings.erase("path");
+  settings.update({{"peft_type", "LORA"},
+                   {"task_type", "CAUSAL_LM"},
+                   {"bias", "none"},
+                   {"inference_mode", true},
+                   {"fan_in_fan_out", model.value("model_type", "") == "gpt2"},
+                   {"base_model_name_or_path", nullptr}});
+  for (const auto& [key, value] : {std::pair("r", 8), std::pair("lora_alpha", 8)})
+    if (!settings.contains(key)) settings[key] = value;
+  build_folder(destination, [&](const std::string& folder) {
+    formats::SafetensorsWriter writer(folder + "/adapter_model.safetensors", entries, {{"format", "pt"}});
+    for (const formats::TensorEntry& entry : writer.order()) {
+      const at::Tensor tensor = source.read_whole(names.at(entry.name)).contiguous();
+      writer.write(entry.name, {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+    }
+    writer.close();
+    base::FileWriter config(folder + "/adapter_config.json");
+    config.write(settings.dump(2) + "\n");
+    config.close();
+  });
+  return std::ssize(entries);
 }
 
 }  // namespace trireme::checkpoint

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "trireme/base/json.h"
+#include "trireme/checkpoint/load.h"
 #include "trireme/formats/safetensors.h"
 
 namespace trireme::checkpoint {
@@ -37,5 +38,9 @@ class Adapter {
   std::map<std::string, std::map<std::string, std::string>> parts_;  // parameter -> what -> stored name
   std::set<std::string> unused_;
 };
+
+/// Writes PEFT's folder of the adapter that `source` was trained with (nn/low_rank.h). Returns the number of tensors.
+/// ConfigError when there is none, or `destination` exists.
+int64_t convert_to_peft(const Checkpoint& source, const std::string& destination);
 
 }  // namespace trireme::checkpoint

@@ -12,6 +12,7 @@
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/dist/redistribute.h"
+#include "trireme/nn/low_rank.h"
 
 namespace trireme::checkpoint {
 namespace {
@@ -54,6 +55,7 @@ std::vector<TensorEntry> entries_of(const Checkpoint& source, bool optimizer,
                                     const ConvertOptions& options) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : source.tensors()) {
+    if (options.change && nn::is_low_rank(name)) continue;  // merged
     if (tensor.optimizer == optimizer && !(optimizer && options.average))
       entries.push_back({name, stored_dtype(source, name, options), tensor.shape});
   }
@@ -183,6 +185,7 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
     Manifest manifest = manifest_for(source);
     manifest.merged = true;
     set_dtype(manifest.model_config, source, options);
+    if (options.change) manifest.model_config.erase("adapter");
     for (bool optimizer : {false, true}) {
       if (!optimizer || with_optimizer)
         count += write_whole(source, folder, optimizer, options, manifest);
