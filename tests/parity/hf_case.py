@@ -40,18 +40,26 @@ def same(name, tensor):
     return {name: tensor}
 
 
-def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ignore=(), dp=(1, 2), extra=None):
+def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ignore=(), dp=(1, 2), extra=None, layouts="all",
+          config=None, bound=None, zero=()):
     """`run(model, inputs)` gives (loss, {output name: tensor}); the loss is a mean over counted items of all rows.
 
     `inputs` maps a field of our batch to a tensor whose first dimension is the row. `ignore` lists patterns' prefixes of
     parameters that the model has but does not use. `rename(name, tensor)` gives what a parameter is called in files, where
     that differs, or its pieces. `dp` lists data-parallel sizes that give the same numbers; `extra` holds more tensors to expect.
+    `layouts`: "few" leaves most of them to the full run. `config` are keys that config.json gets in place of transformers'.
+    `bound` is that of errors where the type's does not hold; `zero` lists endings of parameters whose gradients are zero in
+    theory.
     """
     folder = pathlib.Path(root) / name
     folder.mkdir(parents=True, exist_ok=True)
     dtype = next(model.parameters()).dtype
     model.train(False)
+    model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
+    if config:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
     parameters = {k: v for k, v in model.named_parameters() if not k.startswith(tuple(ignore))}
 
     def named(prefix, values):
@@ -74,5 +82,6 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ign
         optimizer.step()
     expected |= named("after.", parameters) | (extra or {})
     save_file(expected, folder / "expected.safetensors")
-    case = {"blocks": blocks, "dtype": "fp64" if dtype == torch.float64 else "fp32", "tp": list(tp), "dp": list(dp)}
+    case = {"blocks": blocks, "dtype": "fp64" if dtype == torch.float64 else "fp32", "tp": list(tp), "dp": list(dp), "layouts": layouts,
+            "bound": bound, "zero": list(zero)}
     (folder / "case.json").write_text(json.dumps(case))

@@ -212,7 +212,7 @@ TEST(Pipeline, ABatchWithoutCountedItemsHasNoMean) {
   for (nn::Batch& batch : batches)
     batch.tensors.set("labels", at::full_like(batch.tensors.at("labels"), -100));
   const Outcome outcome = run({.schedule = generate("1f1b", {2, 2, 1})}, {batches});
-  EXPECT_EQ(outcome.result.weight, 0);
+  EXPECT_EQ(outcome.result.terms.weight(), 0);
   EXPECT_TRUE(std::isnan(outcome.losses[0]));
   for (const auto& [name, gradient] : outcome.gradients)
     EXPECT_EQ(gradient.abs().max().item<double>(), 0) << name;
@@ -351,8 +351,8 @@ Outcome stepped(const Schedule& schedule, const std::vector<nn::Batch>& batches,
     std::vector<int> seen;
     while (MicroBatch* micro = step.next()) {
       seen.push_back(micro->index());
-      sum += micro->loss_sum();
-      EXPECT_EQ(micro->weight(), model->def.loss_weight(batches[micro->index()]));
+      sum += micro->terms().sums[0];
+      EXPECT_EQ(micro->terms().weights, model->def.loss_weight(batches[micro->index()]));
       EXPECT_EQ(micro->outputs() != nullptr, schedule.rank_of_chunk.back() == world.rank());
       if (scales[micro->index()] != 0) micro->backward(scales[micro->index()]);
     }
@@ -360,7 +360,7 @@ Outcome stepped(const Schedule& schedule, const std::vector<nn::Batch>& batches,
     std::iota(all.begin(), all.end(), 0);
     EXPECT_THAT(seen, ::testing::UnorderedElementsAreArray(all));
     const StepResult result = step.finish();
-    EXPECT_NEAR(sum, result.loss_sum, 1e-9);
+    EXPECT_NEAR(sum, result.terms.sums[0], 1e-9);
     sync.finish();
     std::lock_guard lock(mutex);
     outcome.losses[world.rank()] = result.loss();

@@ -134,7 +134,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   bool apart = fault == Fault::dropped_reduce || fault == Fault::doubled_tie;
   if (fault == Fault::wrong_loss_scale && run->mesh.coord.dp == 1) {
     auto count = run->model->def.loss_weight;
-    run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch); };
+    run->model->def.loss_weight = [count](const nn::Batch& batch) { return 2 * count(batch)[0]; };
   }
   pipeline::Executor executor(run->schedule, *run->model, run->mesh, {.recompute_every = cell.recompute_every, .recompute_blocks = cell.recompute_blocks, .recompute_attention = cell.recompute_attention},
                               apart ? nullptr : &saboteur);

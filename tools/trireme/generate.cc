@@ -52,10 +52,12 @@ std::optional<int64_t> end_token(const base::Json& config, const text::Tokenizer
 }
 
 void print(const Flags& flags, const text::Tokenizer& tokenizer, const std::vector<std::string>& prompts,
-           const generate::Request& request, const std::vector<generate::Continuation>& continuations) {
+           const generate::Request& request, const std::vector<generate::Continuation>& continuations, bool translates) {
   for (size_t p = 0; p < prompts.size(); ++p) {
     const auto& new_ids = continuations[p].new_ids;
-    std::vector<int32_t> ids(request.prompts[p].begin(), request.prompts[p].end());
+    // An encoder-decoder's text is what it makes of the prompt.
+    std::vector<int32_t> ids;
+    if (!translates) ids.assign(request.prompts[p].begin(), request.prompts[p].end());
     ids.insert(ids.end(), new_ids.begin(), new_ids.end());
     // Ids beyond the tokenizer's (a padded vocabulary) stand for no text.
     std::vector<int32_t> known;
@@ -87,8 +89,10 @@ void run(const Flags& flags) {
                             .end_token = end_token(checkpoint.model_config(), *tokenizer),
                             .sampling = flags.sampling,
                             .beams = flags.beams};
+  const base::Json pair = checkpoint.model_config().value("is_encoder_decoder", base::Json(false));
+  const bool translates = pair.is_boolean() && pair.get<bool>();
   for (const std::string& prompt : prompts) {
-    std::vector<int32_t> ids = tokenizer->encode(prompt);
+    std::vector<int32_t> ids = tokenizer->encode(prompt, translates);
     request.prompts.emplace_back(ids.begin(), ids.end());
   }
   std::vector<generate::Continuation> continuations;
@@ -102,7 +106,7 @@ void run(const Flags& flags) {
     auto result = generate::generate(*model->model, model->mesh, request);
     if (world.rank() == 0) continuations = std::move(result);
   });
-  print(flags, *tokenizer, prompts, request, continuations);
+  print(flags, *tokenizer, prompts, request, continuations, translates);
 }
 
 }  // namespace

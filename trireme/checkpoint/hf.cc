@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
@@ -26,40 +28,77 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
 
 /// What a family's files say otherwise than its model.
 struct FamilyFiles {
+  using Ties = std::vector<std::pair<std::string, std::string>>;
   std::string family;
-  std::string prefix;  // of everything but the head; some files lack it
-  std::string tokens;  // what a tied head repeats
-  bool tied = false;   // where config.json does not say
-  std::string head = "lm_head.weight";
+  std::string prefix;  // of everything but heads; files of a bare model lack it
+  Ties ties;           // names that repeat a parameter where the configuration ties them
+  bool tied = true;    // where config.json does not say
   std::vector<std::string> buffers = {};  // ends of names that are no weights
+  std::string head = "lm_head.weight";    // of a decoder
 };
 
-const FamilyFiles* files_of(const base::Json& config) {
-  static const std::vector<FamilyFiles> kFiles = {
-      {"gpt2", "transformer.", "transformer.wte.weight", true, "lm_head.weight", {".attn.bias", ".attn.masked_bias"}},
-      {"gpt_neo", "transformer.", "transformer.wte.weight", true, "lm_head.weight",
-       {".attn.attention.bias", ".attn.attention.masked_bias"}},
-      {"gptj", "transformer.", "transformer.wte.weight", false, "lm_head.weight", {".attn.bias", ".attn.masked_bias"}},
-      {"gpt_neox", "gpt_neox.", "gpt_neox.embed_in.weight", false, "embed_out.weight",
-       {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}},
-      {"opt", "model.", "model.decoder.embed_tokens.weight", true},
-      {"bloom", "transformer.", "transformer.word_embeddings.weight", true},
-      {"llama", "model.", "model.embed_tokens.weight", false, "lm_head.weight", {".rotary_emb.inv_freq"}},
-      {"mistral", "model.", "model.embed_tokens.weight", false, "lm_head.weight", {".rotary_emb.inv_freq"}},
-      {"qwen2", "model.", "model.embed_tokens.weight"},
-      {"qwen3", "model.", "model.embed_tokens.weight"},
-      {"qwen3_moe", "model.", "model.embed_tokens.weight"},
-      {"gemma2", "model.", "model.embed_tokens.weight", true},
-      {"gemma3_text", "model.", "model.embed_tokens.weight", true},
-      {"phi3", "model.", "model.embed_tokens.weight"},
-      {"mixtral", "model.", "model.embed_tokens.weight"},
+/// Beginnings of heads' names, which have no prefix.
+constexpr std::string_view kHeads[] = {"lm_head.",    "embed_out.",     "cls.",       "classifier.",       "qa_outputs.",
+                                       "predictions.", "sop_classifier.", "generator_", "discriminator_",    "sequence_summary.",
+                                       "vocab_",      "pre_classifier."};
+
+std::vector<FamilyFiles> make_files() {
+  const std::vector<std::string> places = {"embeddings.position_ids"};
+  const FamilyFiles::Ties llama = {{"lm_head.weight", "model.embed_tokens.weight"}};
+  const FamilyFiles::Ties gpt2 = {{"lm_head.weight", "transformer.wte.weight"}};
+  return {
+      {"gpt2", "transformer.", gpt2, true, {".attn.bias", ".attn.masked_bias"}},
+      {"gpt_neo", "transformer.", gpt2, true, {".attn.attention.bias", ".attn.attention.masked_bias"}},
+      {"gptj", "transformer.", gpt2, false, {".attn.bias", ".attn.masked_bias"}},
+      {"gpt_neox", "gpt_neox.", {{"embed_out.weight", "gpt_neox.embed_in.weight"}}, false,
+       {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}, "embed_out.weight"},
+      {"opt", "model.", {{"lm_head.weight", "model.decoder.embed_tokens.weight"}}},
+      {"bloom", "transformer.", {{"lm_head.weight", "transformer.word_embeddings.weight"}}},
+      {"llama", "model.", llama, false, {".rotary_emb.inv_freq"}},
+      {"mistral", "model.", llama, false, {".rotary_emb.inv_freq"}},
+      {"qwen2", "model.", llama, false},
+      {"qwen3", "model.", llama, false},
+      {"qwen3_moe", "model.", llama, false},
+      {"gemma2", "model.", llama},
+      {"gemma3_text", "model.", llama},
+      {"phi3", "model.", llama, false},
+      {"mixtral", "model.", llama, false},
+      {"bert", "bert.",
+       {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"}, {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
+       true, places},
+      {"roberta", "roberta.",
+       {{"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"}, {"lm_head.decoder.bias", "lm_head.bias"}}, true, places},
+      {"electra", "electra.", {{"generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"}}, true, places},
+      {"albert", "albert.",
+       {{"predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"}, {"predictions.decoder.bias", "predictions.bias"}}, true, places},
+      {"distilbert", "distilbert.", {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}}, true, places},
+      {"t5", "", {{"encoder.embed_tokens.weight", "shared.weight"}, {"decoder.embed_tokens.weight", "shared.weight"}, {"lm_head.weight", "shared.weight"}}},
+      {"bart", "model.",
+       {{"model.encoder.embed_tokens.weight", "model.shared.weight"}, {"model.decoder.embed_tokens.weight", "model.shared.weight"},
+        {"lm_head.weight", "model.shared.weight"}}, true, {"final_logits_bias"}},
+      {"vit", "vit.", {}},
+      {"deit", "deit.", {}},
+      {"swin", "swin.", {}, true, {".relative_position_index"}},
+      {"swinv2", "swinv2.", {}, true, {".relative_position_index", ".relative_coords_table"}},
+      {"clip", "", {}, true, places},
   };
+}
+
+const FamilyFiles* files_of(const base::Json& config) {
+  static const std::vector<FamilyFiles> kFiles = make_files();
   for (const char* key : {"model_type", "family"}) {
     if (!config.contains(key) || !config[key].is_string()) continue;
     auto found = std::ranges::find(kFiles, config[key].get<std::string>(), &FamilyFiles::family);
     return found == kFiles.end() ? nullptr : &*found;
   }
   return nullptr;
+}
+
+/// Old files of BERT spell a norm's parameters gamma and beta.
+std::string modern(std::string name) {
+  for (const auto& [old, now] : {std::pair{".LayerNorm.gamma", ".LayerNorm.weight"}, {".LayerNorm.beta", ".LayerNorm.bias"}})
+    if (name.ends_with(old)) name.replace(name.size() - std::string_view(old).size(), std::string::npos, now);
+  return name;
 }
 
 void copy_file(const fs::path& from, const std::string& folder) {
@@ -77,10 +116,11 @@ std::optional<std::string> model_name(const base::Json& config, const std::strin
   if (!files) return stored;
   for (const std::string& end : files->buffers)
     if (stored.ends_with(end)) return std::nullopt;
-  // transformers 5 calls every head alike.
+  // transformers 5 calls every decoder's head alike.
   if (stored == "lm_head.weight") return files->head;
-  const std::string head = files->head.substr(0, files->head.find('.') + 1);
-  return stored.starts_with(files->prefix) || stored.starts_with(head) ? stored : files->prefix + stored;
+  const std::string name = modern(stored);
+  const bool of_head = std::ranges::any_of(kHeads, [&](std::string_view head) { return name.starts_with(head); });
+  return name.starts_with(files->prefix) || of_head ? name : files->prefix + name;
 }
 
 std::string tied_to(const base::Json& config, const std::string& name) {
@@ -91,7 +131,12 @@ std::string tied_to(const base::Json& config, const std::string& name) {
     throw base::FormatError(fmt::format(
         "config.json: \"tie_word_embeddings\" is {}; expected true or false", tied_value.dump()));
   }
-  return tied_value.get<bool>() && name == files->head ? files->tokens : "";
+  for (const auto& [repeated, original] : files->ties) {
+    // What the halves of a model share is shared whatever the head does.
+    const bool inner = repeated.ends_with("embed_tokens.weight");
+    if (name == repeated && (inner || tied_value.get<bool>())) return original;
+  }
+  return "";
 }
 
 void copy_tokenizer(const std::string& from, const std::string& folder) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
@@ -15,6 +16,8 @@ namespace {
 void check(const Request& request, const nn::ModelDef& def) {
   request.sampling.check();
   request.beams.check();
+  if (!def.generates)
+    throw base::ConfigError("this model is an encoder and makes no text; generate with a decoder or an encoder-decoder");
   const Sampling& sampling = request.sampling;
   if (request.beams.count > 1 && (sampling.temperature != 1 || sampling.top_k != 0 || sampling.top_p != 1)) {
     throw base::ConfigError(fmt::format("--num-beams {} searches and draws nothing, so --temperature, --top-k and --top-p "
@@ -28,7 +31,11 @@ void check(const Request& request, const nn::ModelDef& def) {
     if (prompt.empty())
       throw base::ConfigError(
           fmt::format("prompt {} has no tokens; give at least one character", p));
-    auto length = static_cast<int64_t>(prompt.size()) + request.max_new_tokens;
+    const bool pair = def.decoder_start >= 0;
+    if (pair && def.max_positions > 0 && std::ssize(prompt) > def.max_positions)
+      throw base::ConfigError(fmt::format("prompt {} has {} tokens; the model's encoder knows {} positions: shorten it", p,
+                                          prompt.size(), def.max_positions));
+    auto length = (pair ? 1 : static_cast<int64_t>(prompt.size())) + request.max_new_tokens;
     if (def.max_positions > 0 && length > def.max_positions + 1) {
       throw base::ConfigError(
           fmt::format("prompt {} has {} tokens, and {} new ones make {}; the model knows {} "
@@ -50,11 +57,16 @@ struct Runner {
   const dist::DeviceMesh& mesh;
   pipeline::StepObserver* observer;
   nn::State run(nn::State state, const nn::Context& context) const;
+  /// Has the link nothing to do: an encoder's, after the first token?
+  bool over(int layer, const nn::Context& context) const {
+    return model.def.layers[layer].source && context.batch.position > 0;
+  }
 };
 
 nn::State Runner::run(nn::State state, const nn::Context& context) const {
   for (size_t i = 0; i < model.chunks[0].size(); ++i) {
     const int layer = model.layer_indices[0][i];
+    if (over(layer, context)) continue;
     if (observer) observer->before_layer(layer, pipeline::Pass::forward);
     state = model.chunks[0][i]->forward(std::move(state), context);
     if (observer) observer->after_layer(layer, pipeline::Pass::forward);
@@ -62,13 +74,26 @@ nn::State Runner::run(nn::State state, const nn::Context& context) const {
   return state;
 }
 
+// Sequences as they grow, and what they were made from.
+struct Growing {
+  nn::KvCache cache = {};
+  at::Tensor source = {};  // [rows, seq] of an encoder-decoder
+};
+
 // One pass of `ids` [rows, seq] through all stages; the logits of the last position on every rank
-// of the last stage.
-at::Tensor forward(const Runner& runner, const at::Tensor& ids, nn::KvCache& cache) {
+// of the last stage. The encoder runs with the first one.
+at::Tensor forward(const Runner& runner, const at::Tensor& ids, Growing& growing) {
+  nn::KvCache& cache = growing.cache;
   nn::Model& model = runner.model;
   const dist::DeviceMesh& mesh = runner.mesh;
   nn::Batch batch;
-  batch.tensors.set("input_ids", ids);
+  if (growing.source.defined()) {
+    batch.tensors.set("input_ids", growing.source);
+    batch.tensors.set("decoder_input_ids", ids);
+    batch.source_seq = cache.seen == 0 ? growing.source.size(1) : 0;
+  } else {
+    batch.tensors.set("input_ids", ids);
+  }
   batch.rows = ids.size(0);
   batch.seq = ids.size(1);
   batch.position = cache.seen;
@@ -76,11 +101,12 @@ at::Tensor forward(const Runner& runner, const at::Tensor& ids, nn::KvCache& cac
       .batch = batch, .mode = nn::Mode::eval, .anchor = at::zeros({}), .cache = &cache};
   int stage = mesh.coord.pp, last = mesh.mesh.size(layout::Axis::pp) - 1;
   nn::State state;
-  if (stage > 0) {
+  const int begin = model.layer_indices[0].front(), end = model.layer_indices[0].back();
+  if (stage > 0 && !runner.over(begin - 1, context)) {
     for (const nn::TensorSpec& spec :
-         model.entering(model.layer_indices[0].front(), batch.shape())) {
+         model.entering(begin, batch.shape())) {
       at::Tensor tensor = at::empty(spec.shape, dist::scalar_type(spec.dtype));
-      mesh.pp.irecv(tensor.data_ptr(), tensor.nbytes(), stage - 1, 0).wait();
+      if (tensor.numel() > 0) mesh.pp.irecv(tensor.data_ptr(), tensor.nbytes(), stage - 1, 0).wait();
       state.set(spec.name, tensor);
     }
   }
@@ -88,9 +114,10 @@ at::Tensor forward(const Runner& runner, const at::Tensor& ids, nn::KvCache& cac
   cache.seen += batch.seq;
   if (stage == last)
     return dist::all_gather(state.at("logits").select(1, -1), mesh.tp, 1, model.def.vocab_size);
+  if (runner.over(end, context)) return {};
   for (auto& [name, tensor] : state.tensors()) {
     at::Tensor sent = tensor.contiguous();
-    mesh.pp.isend(sent.data_ptr(), sent.nbytes(), stage + 1, 0).wait();
+    if (sent.numel() > 0) mesh.pp.isend(sent.data_ptr(), sent.nbytes(), stage + 1, 0).wait();
   }
   return {};
 }
@@ -105,9 +132,13 @@ void continue_rows(const Runner& runner, const Request& request, const std::vect
   auto count = static_cast<int64_t>(rows.size());
   at::Tensor input = at::empty({count, static_cast<int64_t>(ids[0].size())}, at::kLong);
   for (int64_t r = 0; r < count; ++r) input[r].copy_(at::tensor(ids[r], at::kLong));
-  nn::KvCache cache;
+  Growing growing;
+  if (const int64_t start = runner.model.def.decoder_start; start >= 0) {
+    growing.source = std::exchange(input, at::full({count, 1}, start, at::kLong));
+    ids.assign(ids.size(), {start});
+  }
   for (int64_t step = 0; step < request.max_new_tokens; ++step) {
-    at::Tensor logits = forward(runner, input, cache);
+    at::Tensor logits = forward(runner, input, growing);
     input = at::zeros({count, 1}, at::kLong);
     auto* chosen = input.data_ptr<int64_t>();
     if (mesh.coord.pp == last)
@@ -139,13 +170,18 @@ Continuation search_beams(const Runner& runner, const Request& request, int64_t 
   auto tell = [&](std::vector<int64_t>& orders) {
     if (last > 0) mesh.pp.broadcast(orders.data(), std::ssize(orders), base::DType::i64, last).wait();
   };
-  BeamSearch search(request.prompts[row], request.beams, request.max_new_tokens, request.end_token);
-  at::Tensor input = at::tensor(request.prompts[row], at::kLong).unsqueeze(0);
-  nn::KvCache cache;
+  std::vector<int64_t> prompt = request.prompts[row];
+  at::Tensor input = at::tensor(prompt, at::kLong).unsqueeze(0);
+  Growing growing;
+  if (const int64_t start = runner.model.def.decoder_start; start >= 0) {
+    growing.source = std::exchange(input, at::full({1, 1}, start, at::kLong));
+    prompt = {start};
+  }
+  BeamSearch search(prompt, request.beams, request.max_new_tokens, request.end_token);
   // Number of running sequences (0: done), for each its parent and its new token.
   std::vector<int64_t> orders(1 + 2 * beams);
   while (true) {
-    at::Tensor logits = forward(runner, input, cache);
+    at::Tensor logits = forward(runner, input, growing);
     if (mesh.coord.pp == last) {
       at::Tensor log_probs = logits.to(at::kDouble).log_softmax(-1);
       for (int64_t r = 0; r < log_probs.size(0); ++r)
@@ -162,8 +198,9 @@ Continuation search_beams(const Runner& runner, const Request& request, int64_t 
     const int64_t count = orders[0];
     if (count == 0) break;
     at::Tensor all = at::tensor(orders, at::kLong), parents = all.narrow(0, 1, count);
-    for (auto& [layer, kept] : cache.layers)
-      kept = {kept.first.index_select(0, parents), kept.second.index_select(0, parents)};
+    for (auto* layers : {&growing.cache.layers, &growing.cache.cross})
+      for (auto& [layer, kept] : *layers)
+        kept = {kept.first.index_select(0, parents), kept.second.index_select(0, parents)};
     input = all.narrow(0, 1 + beams, count).unsqueeze(1).contiguous();
   }
   std::vector<int64_t> found(1 + request.max_new_tokens);  // its length, then the tokens

@@ -17,12 +17,13 @@ int64_t element_count(const Shape& shape);
 
 /// Initial values as data: drawn per global element, so they do not depend on the layout.
 struct Init {
-  enum class Kind : uint8_t { zeros, ones, normal, uniform } kind = Kind::zeros;
-  double scale = 0;  // standard deviation of normal; bound of uniform in [-scale, scale)
+  enum class Kind : uint8_t { zeros, ones, normal, uniform, constant } kind = Kind::zeros;
+  double scale = 0;  // standard deviation of normal; bound of uniform in [-scale, scale); the constant
   static constexpr Init zeros() { return {Kind::zeros, 0}; }
   static constexpr Init ones() { return {Kind::ones, 0}; }
   static constexpr Init normal(double deviation) { return {Kind::normal, deviation}; }
   static constexpr Init uniform(double bound) { return {Kind::uniform, bound}; }
+  static constexpr Init constant(double value) { return {Kind::constant, value}; }
   bool operator==(const Init&) const = default;
 };
 

@@ -47,6 +47,22 @@ Family phi3_family();
 Family qwen2_family();
 Family qwen3_family();
 Family qwen3_moe_family();
+Family bert_family();
+Family roberta_family();
+Family electra_family();
+Family albert_family();
+Family distilbert_family();
+Family t5_family();
+Family bart_family();
+Family vit_family();
+Family deit_family();
+Family clip_family();
+Family resmlp_family();
+Family swin_family();
+Family swinv2_family();
+
+/// ConfigError unless `part` divides `whole`; both are keys of the model's configuration.
+void check_divides(const char* part_key, int64_t part, const char* whole_key, int64_t whole);
 
 /// Visits keys of a tree: reads those that are there into the fields, notes what was read and what it came to.
 class ConfigReader {

@@ -33,12 +33,31 @@ base::Registry<Family>& families() {
                                                        {"phi3", phi3_family()},
                                                        {"mixtral", mixtral_family()},
                                                        {"qwen3_moe", qwen3_moe_family()},
+                                                       {"bert", bert_family()},
+                                                       {"roberta", roberta_family()},
+                                                       {"electra", electra_family()},
+                                                       {"albert", albert_family()},
+                                                       {"distilbert", distilbert_family()},
+                                                       {"t5", t5_family()},
+                                                       {"bart", bart_family()},
+                                                       {"vit", vit_family()},
+                                                       {"deit", deit_family()},
+                                                       {"clip", clip_family()},
+                                                       {"swin", swin_family()},
+                                                       {"resmlp", resmlp_family()},
+                                                       {"swinv2", swinv2_family()},
                                                    });
   return all;
 }
 
 nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(tree, tp); }
 base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(tree); }
+
+void check_divides(const char* part_key, int64_t part, const char* whole_key, int64_t whole) {
+  if (whole % part != 0)
+    throw base::ConfigError(
+        fmt::format("model.{} {} does not divide model.{} {}", part_key, part, whole_key, whole));
+}
 
 ConfigReader::ConfigReader(const base::Json& tree, std::string family, std::string path)
     : tree_(tree), family_(std::move(family)), path_(std::move(path)) {

@@ -25,6 +25,12 @@ Builder Builder::at_layer(int index) const {
   return inner;
 }
 
+Builder Builder::whole() const {
+  Builder inner = *this;
+  inner.whole_ = true;
+  return inner;
+}
+
 Param* Builder::param(const std::string& name, const layout::Shape& shape, layout::Init init, Sbp tp,
                       std::vector<int64_t> fused, int64_t granularity) const {
   layout::ParamSpec spec{.name = scope_.empty() ? name : scope_ + "." + name,
@@ -42,7 +48,8 @@ Param* Builder::param(const std::string& name, const layout::Shape& shape, layou
 Sbp Builder::stream_param() const { return stream().is_split() ? Sbp::replicated() : Sbp::invariant(); }
 
 Sbp Builder::stream() const {
-  return options_->sequence_parallel && mesh_->mesh.size(layout::Axis::tp) > 1 ? Sbp::split(1) : Sbp::invariant();
+  const bool split = options_->sequence_parallel && !whole_ && mesh_->mesh.size(layout::Axis::tp) > 1;
+  return split ? Sbp::split(1) : Sbp::invariant();
 }
 
 std::vector<int> chunk_of_layers(const ModelDef& def, const std::vector<int>& blocks_per_chunk) {

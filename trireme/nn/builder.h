@@ -30,6 +30,8 @@ class Builder {
   Builder operator/(const std::string& name) const;
   /// The builder of chain link `index`.
   Builder at_layer(int index) const;
+  /// The same off the residual stream: for layers whose input and output every rank of tp holds whole.
+  Builder whole() const;
   const std::string& scope() const { return scope_; }
   int layer_index() const { return layer_index_; }
 
@@ -56,6 +58,7 @@ class Builder {
   const std::map<std::string, std::vector<int>>* stages_of_param_;
   std::string scope_;
   int layer_index_ = 0;
+  bool whole_ = false;
 };
 
 /// This rank's part of a model: the chunks of layers it holds, and their parameters (declared, not yet

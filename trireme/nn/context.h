@@ -33,9 +33,9 @@ class WeightQueue {
   std::vector<std::function<void()>> work_;
 };
 
-/// Keys and values of earlier tokens, per layer: [batch, local heads, seen, head size].
+/// Keys and values of earlier tokens, per layer: [batch, local heads, seen, head size]; and of the encoder's output.
 struct KvCache {
-  std::map<int, std::pair<at::Tensor, at::Tensor>> layers;
+  std::map<int, std::pair<at::Tensor, at::Tensor>> layers, cross;
   int64_t seen = 0;  // tokens already in every layer's cache
   /// Appends along the sequence and returns the whole.
   std::pair<at::Tensor, at::Tensor> append(int layer, const at::Tensor& key, const at::Tensor& value);

@@ -37,18 +37,29 @@ struct LayerDef {
   std::string name;
   bool block = false;
   std::function<std::unique_ptr<Layer>(Builder&)> make;
+  bool source = false;  // looks at the encoder's input alone: once is enough in generation
+};
+
+/// Numbers of counted items, one for each term of the loss. Most losses have one term: a plain number.
+struct Counts : std::vector<int64_t> {
+  Counts(int64_t one) : std::vector<int64_t>{one} {}
+  Counts(std::initializer_list<int64_t> several) : std::vector<int64_t>(several) {}
 };
 
 struct ModelDef {
   std::vector<LayerDef> layers;
   Policy policy;
-  /// On the last stage: the sum of the losses of a micro-batch's counted items, an fp64 scalar. Collective over tp.
+  /// On the last stage: for each term of the loss the sum over a micro-batch's counted items, fp64: a scalar, or
+  /// [loss_terms]. The loss is the sum of the terms' means over the global batch. Collective over tp.
   std::function<at::Tensor(const State& out, const Batch& batch, const comm::Comm& tp)> loss;
-  /// The number of counted items of a micro-batch, from the loader's tensors alone.
-  std::function<int64_t(const Batch& batch)> loss_weight;
+  /// The number of counted items of a micro-batch, by term, from the loader's tensors alone.
+  std::function<Counts(const Batch& batch)> loss_weight;
+  int loss_terms = 1;
   /// The State that enters the first layer is empty: layers read the Context's batch.
   int64_t vocab_size = 0, max_positions = 0;
   int heads = 0;
+  bool generates = true;       // makes text token by token
+  int64_t decoder_start = -1;  // of an encoder-decoder: the token with which generation begins; -1: a decoder
 };
 
 }  // namespace trireme::nn

@@ -195,9 +195,9 @@ at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context, int6
   return dist::redistribute(x, *tp_, split_ ? Sbp::partial() : Sbp::replicated(), stream_);
 }
 
-at::Tensor VocabTable::logits(const at::Tensor& x, const Context& context) const {
+at::Tensor VocabTable::logits(const at::Tensor& x, const Context& context, Param* bias) const {
   at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq);
-  return linear(whole, weight_, nullptr, Orientation::out_in, context);
+  return linear(whole, weight_, bias, Orientation::out_in, context);
 }
 
 namespace {
@@ -271,6 +271,7 @@ Activation find_activation(const std::string& name) {
       {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
       {"gelu_new", gelu_tanh},
       {"gelu_pytorch_tanh", gelu_tanh},
+      {"quick_gelu", [](const at::Tensor& x) { return x * at::sigmoid(x * 1.702); }},
       {"relu", [](const at::Tensor& x) { return at::relu(x); }},
       {"silu", [](const at::Tensor& x) { return at::silu(x); }},
       {"swish", [](const at::Tensor& x) { return at::silu(x); }},

@@ -102,8 +102,8 @@ class VocabTable {
   VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init);
   /// ids [batch, seq] -> stream. Where `padding` stands among the ids, its row gets no gradient. Collective over tp.
   at::Tensor embed(const at::Tensor& ids, const Context& context, int64_t padding = -1) const;
-  /// stream -> local logits [batch, seq, local vocab]. Collective over tp.
-  at::Tensor logits(const at::Tensor& x, const Context& context) const;
+  /// stream -> local logits [batch, seq, local vocab], plus `bias` [vocab] where there is one. Collective over tp.
+  at::Tensor logits(const at::Tensor& x, const Context& context, Param* bias = nullptr) const;
   /// First global row of the local part.
   int64_t first() const;
   bool split() const { return split_; }

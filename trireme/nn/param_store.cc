@@ -45,6 +45,7 @@ void fill(const Param& param, uint64_t seed, at::Tensor& values) {
         switch (init.kind) {
           case Init::Kind::zeros: break;
           case Init::Kind::ones: value = 1; break;
+          case Init::Kind::constant: value = init.scale; break;
           case Init::Kind::normal: value = init.scale * base::normal(key, index); break;
           case Init::Kind::uniform:
             value = init.scale * (2 * base::uniform(base::philox(key, {static_cast<uint32_t>(index),

@@ -74,6 +74,16 @@ BatchShape shape_of(const State& tensors) {
   return shape;
 }
 
+void flatten_choices(Batch& batch) {
+  if (!batch.tensors.has("input_ids") || batch.tensors.at("input_ids").dim() != 3) return;
+  batch.choices = batch.tensors.at("input_ids").size(1);
+  for (auto& [name, tensor] : batch.tensors.tensors())
+    if (tensor.dim() == 3) tensor = tensor.flatten(0, 1);
+  batch.rows *= batch.choices;
+  batch.seq = batch.tensors.at("input_ids").size(1);
+  batch.samples = (batch.samples.unsqueeze(1) * batch.choices + at::arange(batch.choices, at::kLong)).flatten();
+}
+
 Batch to_tensors(const data::Batch& batch) {
   Batch out;
   for (const data::Field& field : batch.fields) out.tensors.set(field.name, to_tensor(field));
@@ -82,6 +92,7 @@ Batch to_tensors(const data::Batch& batch) {
   out.seq = shape.seq;
   out.source_seq = shape.source_seq;
   out.samples = at::tensor(batch.samples, at::kLong);
+  flatten_choices(out);
   return out;
 }
 

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -45,7 +48,30 @@ schedule::Schedule prepared(const schedule::Schedule& schedule, const nn::Model&
   return full;
 }
 
+/// The sums of the loss's terms as numbers.
+std::vector<double> sums_of(const at::Tensor& loss) {
+  const at::Tensor terms = loss.detach().to(at::kDouble).contiguous();
+  return {terms.const_data_ptr<double>(), terms.const_data_ptr<double>() + terms.numel()};
+}
+
 }  // namespace
+
+double LossTerms::mean() const {
+  if (weight() == 0) return std::numeric_limits<double>::quiet_NaN();
+  double mean = 0;
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (weights[i] > 0) mean += sums[i] / static_cast<double>(weights[i]);
+  return mean;
+}
+
+int64_t LossTerms::weight() const { return std::accumulate(weights.begin(), weights.end(), int64_t{0}); }
+
+void LossTerms::add(const LossTerms& more) {
+  sums.resize(more.sums.size());
+  weights.resize(more.weights.size());
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += more.sums[i];
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] += more.weights[i];
+}
 
 Executor::Executor(const schedule::Schedule& schedule, nn::Model& model,
                    const dist::DeviceMesh& mesh, const StageOptions& options,
@@ -93,7 +119,7 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
       options_(options),
       stepped_(stepped),
       losses_(batches.size()),
-      shared_losses_(batches.size()),
+      shared_losses_(batches.size(), std::vector<double>(executor.model_.def.loss_terms)),
       decisions_(batches.size(), stepped ? Decision::open : Decision::runs),
       scales_(batches.size(), 1.0) {
   const schedule::Schedule& schedule = executor.schedule_;
@@ -109,13 +135,17 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
 
   if (options.outputs && executor.local_chunk_.back() >= 0) result_.outputs.resize(batches.size());
   int64_t taking_part = 0;
+  const nn::ModelDef& def = executor.model_.def;
+  LossTerms& terms = result_.terms;
+  if (options.loss) terms = {.sums = std::vector<double>(def.loss_terms), .weights = std::vector<int64_t>(def.loss_terms)};
   for (const nn::Batch& batch : batches) {
     if (batch.rows == 0) continue;
     ++taking_part;
-    if (options.loss) result_.weight += executor.model_.def.loss_weight(batch);
+    if (options.loss)
+      std::ranges::transform(terms.weights, def.loss_weight(batch), terms.weights.begin(), std::plus());
   }
   if (options.loss)
-    weight_known_ = executor.mesh_.dp.all_reduce(&result_.weight, 1, base::DType::i64);
+    weight_known_ = executor.mesh_.dp.all_reduce(terms.weights.data(), def.loss_terms, base::DType::i64);
   if (executor.trains_) executor.stage_.begin_step(taking_part);
 }
 
@@ -166,12 +196,12 @@ StepResult Step::finish() {
   for (comm::Work& send : sends_) send.wait();
   if (options_.loss) {
     // Summed in the order of micro-batches, whatever the schedule's; tensor ranks hold the same.
-    double& sum = result_.loss_sum;
+    std::vector<double>& sums = result_.terms.sums;
     if (executor_.mesh_.coord.tp == 0)
       for (const at::Tensor& loss : losses_)
-        if (loss.defined()) sum += loss.item<double>();
+        if (loss.defined()) std::ranges::transform(sums, sums_of(loss), sums.begin(), std::plus());
     // Over the world, so that the order of operations on dp is left to gradients.
-    executor_.mesh_.world.all_reduce(&sum, 1, base::DType::f64).wait();
+    executor_.mesh_.world.all_reduce(sums.data(), std::ssize(sums), base::DType::f64).wait();
   }
   return std::move(result_);
 }
@@ -179,11 +209,11 @@ StepResult Step::finish() {
 MicroBatch* Step::present(int m) {
   const int last = executor_.schedule_.rank_of_chunk.back();
   if (executor_.mesh_.coord.pp != last)
-    executor_.mesh_.pp.irecv(&shared_losses_[m], sizeof(double), last, loss_tag(m)).wait();
+    executor_.mesh_.pp.irecv(shared_losses_[m].data(), shared_losses_[m].size() * sizeof(double), last, loss_tag(m))
+        .wait();
   current_ = MicroBatch();
   current_.index_ = m;
-  current_.loss_sum_ = shared_losses_[m];
-  current_.weight_ = executor_.model_.def.loss_weight(batches_[m]);
+  current_.terms_ = {.sums = shared_losses_[m], .weights = executor_.model_.def.loss_weight(batches_[m])};
   if (!result_.outputs.empty()) current_.outputs_ = &result_.outputs[m];
   presented_ = true;
   return &current_;
@@ -252,10 +282,11 @@ void Step::forward(const Action& action) {
       result_.outputs[micro_batch].set(
           name, executor_.trains_ ? tensor.detach().clone() : tensor.detach());
   if (!stepped_) return;
-  shared_losses_[micro_batch] = losses_[micro_batch].item<double>();
+  std::vector<double>& shared = shared_losses_[micro_batch];
+  shared = sums_of(losses_[micro_batch]);
   for (int peer = 0; peer < schedule.ranks; ++peer)
     if (peer != executor_.mesh_.coord.pp)
-      sends_.push_back(executor_.mesh_.pp.isend(&shared_losses_[micro_batch], sizeof(double), peer,
+      sends_.push_back(executor_.mesh_.pp.isend(shared.data(), shared.size() * sizeof(double), peer,
                                                 loss_tag(micro_batch)));
 }
 
@@ -265,9 +296,11 @@ void Step::backward(const Action& action) {
   nn::State gradients;
   if (executor_.is_last(chunk)) {
     weight_known_.wait();
-    // Without a counted item in the whole batch there is no mean; all gradients are zero.
-    const double mean = result_.weight > 0 ? 1.0 / static_cast<double>(result_.weight) : 0.0;
-    gradients = executor_.stage_.loss_gradients(local, micro_batch, scales_[micro_batch] * options_.loss_scale * mean);
+    // A term without a counted item in the whole batch has no mean; its gradients are zero.
+    std::vector<double> shares;
+    for (int64_t weight : result_.terms.weights)
+      shares.push_back(weight > 0 ? scales_[micro_batch] * options_.loss_scale * (1.0 / static_cast<double>(weight)) : 0.0);
+    gradients = executor_.stage_.loss_gradients(local, micro_batch, shares);
   } else {
     gradients = take(Op::B, chunk, micro_batch);
   }

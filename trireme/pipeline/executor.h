@@ -32,16 +32,21 @@ struct RunOptions {
   std::span<nn::KvCache> caches = {};  // one for each micro-batch, or none
 };
 
-/// The mean over `weight` counted items; NaN of none.
-inline double mean_loss(double loss_sum, int64_t weight) {
-  return weight > 0 ? loss_sum / static_cast<double>(weight) : std::numeric_limits<double>::quiet_NaN();
-}
+/// The loss of some items, by term: sums over the counted ones, and their numbers.
+struct LossTerms {
+  std::vector<double> sums;
+  std::vector<int64_t> weights;
+  /// The sum of the terms' means; a term of which nothing counts adds nothing, and NaN if that is all of them.
+  double mean() const;
+  /// Of all terms; 0: nothing counts.
+  int64_t weight() const;
+  void add(const LossTerms& more);
+};
 
 struct StepResult {
-  double loss_sum = 0;  // over the counted items of the global batch; the same on every rank
-  int64_t weight = 0;   // number of counted items of the global batch; with 0 the gradients are
-                        // zero: skip the step
-  double loss() const { return mean_loss(loss_sum, weight); }
+  LossTerms terms = {};  // over the global batch; the same on every rank; with weight 0 the gradients are zero: skip
+                         // the step
+  double loss() const { return terms.mean(); }
   std::vector<nn::State> outputs;        // on the last stage, by micro-batch
   std::vector<schedule::Span> executed;  // seconds since the start of the step
   double forward_seconds = 0, backward_seconds = 0;  // of this rank's passes; the rest is waiting
@@ -53,11 +58,10 @@ struct StepResult {
 class MicroBatch {
  public:
   int index() const { return index_; }  // among those the step was given
-  /// Sum over its counted items, and their number.
-  double loss_sum() const { return loss_sum_; }
-  int64_t weight() const { return weight_; }
+  /// Sums over its counted items, and their numbers.
+  const LossTerms& terms() const { return terms_; }
   /// Mean over its counted items; NaN where none counts.
-  double loss() const { return mean_loss(loss_sum_, weight_); }
+  double loss() const { return terms_.mean(); }
   /// What the last chunk returned; null on other stages, or without RunOptions::outputs.
   const nn::State* outputs() const { return outputs_; }
   /// Lets its backward pass run, with its share of the gradient of the mean over the global batch
@@ -67,8 +71,7 @@ class MicroBatch {
  private:
   friend class Step;
   int index_ = 0;
-  double loss_sum_ = 0;
-  int64_t weight_ = 0;
+  LossTerms terms_;
   const nn::State* outputs_ = nullptr;
   std::optional<double> scale_;
 };
@@ -149,7 +152,7 @@ class Step {
   StepResult result_;
   std::map<std::tuple<schedule::Op, int, int>, nn::State> waiting_;  // by the action that takes it
   std::vector<at::Tensor> losses_;     // by micro-batch, on the last stage
-  std::vector<double> shared_losses_;  // by micro-batch, on every stage of a stepped run
+  std::vector<std::vector<double>> shared_losses_;  // by micro-batch and term, on every stage of a stepped run
   std::vector<comm::Work> sends_;
   std::vector<Decision> decisions_;  // by micro-batch
   std::vector<double> scales_;       // by micro-batch

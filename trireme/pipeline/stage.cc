@@ -100,7 +100,7 @@ at::Tensor Stage::loss(int chunk, int micro_batch, const nn::State& out,
   return slot.loss.detach();
 }
 
-nn::State Stage::loss_gradients(int chunk, int micro_batch, double weight) {
+nn::State Stage::loss_gradients(int chunk, int micro_batch, const std::vector<double>& weights) {
   Slot& slot = this->slot(chunk, micro_batch);
   nn::State gradients;
   if (slot.loss.requires_grad()) {
@@ -111,7 +111,7 @@ nn::State Stage::loss_gradients(int chunk, int micro_batch, double weight) {
     for (const auto& [name, leaf] : slot.loss_in.tensors())
       if (leaf.requires_grad()) names.push_back(name), leaves.push_back(leaf);
     const auto found = torch::autograd::grad(
-        {slot.loss}, leaves, {at::full_like(slot.loss.detach(), weight)}, false, false, true);
+        {slot.loss}, leaves, {at::tensor(weights, at::kDouble).view(slot.loss.sizes())}, false, false, true);
     for (size_t i = 0; i < names.size(); ++i)
       if (found[i].defined()) gradients.set(names[i], found[i]);
   }

@@ -49,10 +49,10 @@ class Stage {
   /// are the others.
   nn::State forward(int chunk, int micro_batch, nn::State in, const nn::Context& context,
                     Keep keep);
-  /// The loss (a sum over counted items) of what the last chunk returned.
+  /// The loss (sums over counted items, by term) of what the last chunk returned.
   at::Tensor loss(int chunk, int micro_batch, const nn::State& out, const nn::Context& context);
-  /// Gradients of the last chunk's outputs, the loss weighted by `weight`.
-  nn::State loss_gradients(int chunk, int micro_batch, double weight);
+  /// Gradients of the last chunk's outputs, each term of the loss weighted.
+  nn::State loss_gradients(int chunk, int micro_batch, const std::vector<double>& weights);
   /// Gradients of the chunk's inputs from those of its outputs; frees as it goes. A tensor that
   /// carries no gradient, or got none, is absent.
   nn::State backward(int chunk, int micro_batch, nn::State gradients);

@@ -25,8 +25,10 @@ class EvalMetric {
   virtual double value(const std::vector<double>& sums) const = 0;
 };
 
-/// All of them by the name that train.evaluation.metrics gives them. `accuracy`: the share of counted
-/// tokens to which the model gives the highest score (of equal ones the lowest id).
+/// All of them by the name that train.evaluation.metrics gives them. `accuracy`, `top5_accuracy`: the share of
+/// counted labels with the highest score, or one of the five highest (of equal ones the lowest id goes first). Of
+/// classifications: `f1` of class 1, `macro_f1`, `matthews`; `pearson` of a regression; `exact_match` of answers
+/// in a text (both ends).
 using MakeEvalMetric = std::function<std::unique_ptr<EvalMetric>()>;
 base::Registry<MakeEvalMetric>& eval_metrics();
 

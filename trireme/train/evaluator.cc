@@ -39,7 +39,7 @@ Evaluation Evaluator::run() {
                                  .dp_rank = mesh.coord.dp,
                                  .dp_size = mesh.mesh.size(layout::Axis::dp),
                                  .end_sample = samples_});
-  double sum = 0;
+  pipeline::LossTerms terms;
   Evaluation evaluation;
   std::vector<std::vector<double>> sums;
   for (const auto& [name, metric] : metrics_) sums.emplace_back(metric->size());
@@ -47,14 +47,14 @@ Evaluation Evaluator::run() {
     const std::vector<nn::Batch> batches = to_tensors(loader.next());
     pipeline::StepResult result =
         executor_.run(batches, {}, nn::Mode::eval, {.outputs = !metrics_.empty()});
-    sum += result.loss_sum;
-    evaluation.tokens += result.weight;
+    terms.add(result.terms);
     for (size_t b = 0; b < result.outputs.size(); ++b)
       if (batches[b].rows > 0)
         for (size_t m = 0; m < metrics_.size(); ++m)
           add(sums[m], metrics_[m].second->sums(result.outputs[b], batches[b], mesh.tp));
   }
-  evaluation.loss = sum / static_cast<double>(evaluation.tokens);
+  evaluation.loss = terms.mean();
+  evaluation.tokens = terms.weights.front();
   for (size_t m = 0; m < metrics_.size(); ++m) {
     // Tensor ranks of the last stage hold the same sums: one of them counts.
     if (mesh.coord.tp != 0) std::ranges::fill(sums[m], 0.0);

@@ -12,8 +12,8 @@
 namespace trireme::train {
 
 struct Evaluation {
-  double loss = 0;     // mean over counted tokens
-  int64_t tokens = 0;  // counted
+  double loss = 0;     // mean over counted tokens; the sum of such means where the loss has several terms
+  int64_t tokens = 0;  // counted, in the first term
   std::vector<std::pair<std::string, double>> values = {};  // of the metrics, by name
   double perplexity() const;
 };

@@ -130,7 +130,8 @@ std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& mani
 }
 
 std::string note_on_mismatch(const Prepared& run, const checkpoint::Mismatch& mismatch, const std::string& path) {
-  return fmt::format("model.strict false: {} of {} parameters come from {}, the others start anew; {}",
+  return fmt::format("model.{}: {} of {} parameters come from {}, the others start anew; {}",
+                     run.config.model.contains("strict") ? "strict false" : "head",
                      mismatch.common, run.description.parameters.size(), path, mismatch.text(SIZE_MAX));
 }
 

@@ -19,14 +19,14 @@ std::optional<double> StepGuard::loss_scale() const {
 Verdict StepGuard::finish(optim::ShardedOptimizer& optimizer, const pipeline::StepResult& result,
                           double lr, int64_t step, layout::Range samples) {
   const bool ignores = divergence_.action == "ignore";
-  if (result.weight == 0) {
+  if (result.terms.weight() == 0) {
     // Without a counted token there is no gradient, and a step would only decay the weights.
     optimizer.sync().finish();
     return {.report = {},
             .note = fmt::format(
                 "step {} skipped: none of its tokens counts (all labels are ignored)", step)};
   }
-  if (!std::isfinite(result.loss_sum) && !ignores) {
+  if (!std::isfinite(result.loss()) && !ignores) {
     optimizer.sync().finish();
     const optim::StepReport none{.grad_norm = std::numeric_limits<double>::quiet_NaN(),
                                  .finite = false};

@@ -39,7 +39,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   optim::freeze(run->model->store, config.optim);
   const int zero_stage = config.train.zero_optimization.effective_stage();
   const checkpoint::Mismatch mismatch = make_parameters(*run, true, source ? &*source : nullptr, zero_stage,
-                                                        resumed || config.model.value("strict", true));
+                                                        resumed || config.model.value("strict", !config.model.contains("head")));
   optim::ShardedOptimizer optimizer(world, mesh, run->model->store, config.optim, zero_stage,
                                     config.train.amp.travel_dtype());
   fill_masters(*run, optimizer, source ? &*source : nullptr);

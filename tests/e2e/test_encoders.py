@@ -1,0 +1,109 @@
+"""Encoders, encoder-decoders and models of images from YAML on 2 x 2 x 2 ranks: training learns, resumes bit for bit, and the
+merged folder is transformers' own."""
+
+import json
+import shutil
+
+import numpy
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+
+from support import latest, layout, learnable_data, lines, losses, train, trireme
+
+LAYOUT = [*layout(2, 2, 2), "train.dist.sequence_parallel=true"]
+ENCODER = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 44, "vocab_size": 97,
+           "max_position_embeddings": 40}
+
+
+def text(folder, name, **options):
+    data = learnable_data(folder / "data", vocab=80)
+    return [{"path": data, "type": name, "options": options}]
+
+
+def digits(folder):
+    images, labels = load_digits(return_X_y=True)
+    numpy.save(folder / "images.npy", (images.reshape(-1, 8, 8) * 15).astype(numpy.uint8))
+    numpy.save(folder / "labels.npy", labels)
+    return [{"path": str(folder / "images.npy"), "type": "images", "options": {"label_file": str(folder / "labels.npy"), "mean": [0.3], "std": [0.3]}}]
+
+
+FAMILIES = {
+    "bert": ({"family": "bert", **ENCODER, "layer_norm_eps": 1e-6}, "BertForMaskedLM",
+             lambda folder: text(folder, "mlm", bos=90, eos=91, mask=92), "accuracy"),
+    "albert": ({"family": "albert", **ENCODER, "embedding_size": 20}, "AlbertForMaskedLM",
+               lambda folder: text(folder, "mlm", bos=90, eos=91, mask=92), "top5_accuracy"),
+    "t5": ({"family": "t5", "d_model": 32, "d_kv": 8, "d_ff": 44, "num_layers": 2, "num_heads": 4, "vocab_size": 97,
+            "initializer_factor": 0.1}, "T5ForConditionalGeneration",
+           lambda folder: text(folder, "t5", sentinel=96, eos=1, pad=0), "accuracy"),
+    "vit": ({"family": "vit", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 44,
+             "image_size": 8, "patch_size": 2, "num_channels": 1, "num_labels": 10}, "ViTForImageClassification", digits, "macro_f1"),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def run(request, tmp_path_factory):
+    """A whole run and the first half of one, with the configuration."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model, class_name, data, metric = FAMILIES[request.param]
+    sources = data(folder)
+    keys = {"model": model, "data": {"train": sources, "valid": sources, "seq_length": 32},
+            "train": {"seed": 3, "train_iter": 16, "train_micro_batch_size": 4, "num_accumulation_steps": 2, "log_period": 1,
+                      "checkpointer": {"period": 1000}, "evaluation": {"eval_period": 8, "eval_samples": 32, "metrics": [metric]},
+                      "scheduler": {"name": "warmup_constant", "warmup_ratio": 0}},
+            "optim": {"name": "adamw", "lr": 5e-3, "clip_grad_max_norm": 1.0}}
+    config = folder / "config.yaml"
+    config.write_text(json.dumps(keys))
+    train(config, folder / "whole", *LAYOUT)
+    train(config, folder / "half", *LAYOUT, "train.train_iter=8")
+    return folder, config, class_name, metric
+
+
+def test_learns_and_evaluates(run):
+    folder, _, _, metric = run
+    measured = [line for line in lines(folder / "whole") if "eval_loss" in line]
+    assert len(measured) == 2 and all(0 <= line[f"eval_{metric}"] <= 1 for line in measured)
+    assert measured[1]["eval_loss"] < measured[0]["eval_loss"]
+
+
+def test_resume_is_bit_exact(run, tmp_path):
+    folder, config, _, _ = run
+    shutil.copytree(folder / "half", tmp_path / "run")
+    train(config, tmp_path / "run", *LAYOUT, "--resume")
+    assert losses(tmp_path / "run") == losses(folder / "whole")
+    said = json.loads(trireme("ckpt", "diff", latest(tmp_path / "run"), latest(folder / "whole"), "--json").stdout)
+    assert said["equal"] and said["max_abs"] == 0
+
+
+def test_transformers_loads_the_merged_folder_bit_for_bit(run, tmp_path):
+    folder, _, class_name, _ = run
+    trireme("ckpt", "convert", latest(folder / "whole"), tmp_path / "hf", "--to", "hf")
+    ours = load_file(tmp_path / "hf/model.safetensors")
+    model, said = getattr(transformers, class_name).from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not said["missing_keys"] and not said["unexpected_keys"] and not said["mismatched_keys"]
+    # Under the names of files, whatever the class calls them.
+    model.save_pretrained(tmp_path / "theirs")
+    theirs = load_file(tmp_path / "theirs/model.safetensors")
+    assert ours and ours.keys() == theirs.keys() and all(torch.equal(theirs[name], tensor) for name, tensor in ours.items())
+
+
+def test_one_rank_measures_what_eight_do(run):
+    folder, config, _, metric = run
+    want = [line for line in lines(folder / "whole") if "eval_loss" in line][-1]
+    said = json.loads(trireme("eval", "--config", config, "--checkpoint", latest(folder / "whole"), "--json", *layout()).stdout)
+    assert abs(said["loss"] / want["eval_loss"] - 1) < 1e-5
+
+
+def test_another_head_takes_over_the_encoder(run, tmp_path):
+    folder, config, class_name, _ = run
+    if class_name != "BertForMaskedLM":
+        pytest.skip("one family is enough")
+    trireme("ckpt", "convert", latest(folder / "whole"), tmp_path / "hf", "--to", "hf")
+    keys = json.loads(config.read_text())
+    keys["model"] = {"pretrained": str(tmp_path / "hf"), "head": "token_classification", "num_labels": 97}
+    (tmp_path / "config.yaml").write_text(json.dumps(keys))
+    said = train(tmp_path / "config.yaml", tmp_path / "run", *LAYOUT, "train.train_iter=2")
+    assert "the others start anew" in said.stderr + said.stdout and "classifier.weight" in said.stderr + said.stdout
+    assert json.loads((latest(tmp_path / "run") / "config.json").read_text())["architectures"] == ["BertForTokenClassification"]

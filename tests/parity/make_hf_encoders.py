@@ -1,0 +1,316 @@
+"""Encoders, encoder-decoders and models of images for hf_families_test.cc: one small random model of each, with uneven sizes."""
+import json
+import pathlib
+import re
+import sys
+import types
+
+import torch
+import transformers as hf
+
+import hf_case
+
+VOCAB, ROWS, SEQ, PAD = 131, 6, 11, 3
+
+
+def tokens(rows=ROWS, seq=SEQ, padding=True):
+    """Ids, the mask that leaves out the padding of some rows, and two kinds of tokens."""
+    ids = torch.randint(4, VOCAB, (rows, seq))
+    mask = torch.ones_like(ids)
+    if padding:
+        for row in range(rows):
+            mask[row, seq - row % 4 :] = 0 if row % 4 else 1
+    ids = torch.where(mask.bool(), ids, PAD)
+    kinds = (torch.arange(seq) > seq // 3).long().expand(rows, seq).contiguous()
+    return ids, mask, kinds
+
+
+def encoder(root, name, model, head, *, kinds=True, **facts):
+    """A model of `transformers` under one head; the loss is the one that transformers itself gives."""
+    hf_case.randomize(model)
+    rows = ROWS * 2 if head == "multiple_choice" else ROWS
+    ids, mask, types = tokens(rows)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if kinds:
+        inputs["token_type_ids"] = types
+    labels = {}
+    dtype = next(model.parameters()).dtype
+    if head in ("masked_lm", "pretraining", "token_classification"):
+        classes = {"token_classification": 5}.get(head, VOCAB)
+        labels["labels"] = hf_case.uneven_labels(torch.randint(0, classes, ids.shape), causal=False)
+    if head == "pretraining":
+        key = "sentence_order_label" if model.config.model_type == "albert" else "next_sentence_label"
+        labels[key] = torch.tensor([0, 1, 1, -100, 0, 1])
+    if head == "replaced":
+        labels["labels"] = torch.randint(0, 2, ids.shape)
+    if head == "sequence_classification":
+        labels["labels"] = torch.randint(0, model.config.num_labels, (ROWS,))
+    if head == "regression":
+        labels["labels"] = torch.randn(ROWS, dtype=dtype)
+    if head == "multi_label":
+        labels["labels"] = torch.randint(0, 2, (ROWS, model.config.num_labels)).to(dtype)
+    if head == "multiple_choice":
+        inputs = {k: v.view(ROWS, 2, SEQ) for k, v in inputs.items()}
+        labels["labels"] = torch.tensor([0, 1, 1, 0, 1, 0])
+    if head == "question_answering":
+        labels["start_positions"] = torch.tensor([0, 3, SEQ, 2, 5, 1])  # one lies outside of its row
+        labels["end_positions"] = torch.tensor([2, 4, SEQ, 6, 5, SEQ + 2])
+
+    def run(model, inputs):
+        out = model(**inputs)
+        if head == "pretraining":
+            second = out.sop_logits if model.config.model_type == "albert" else out.seq_relationship_logits
+            return out.loss, {"logits": out.prediction_logits, "relationship": second}
+        if head == "question_answering":
+            return out.loss, {"scores": torch.stack([out.start_logits, out.end_logits], -1)}
+        if head == "masked_lm":
+            return out.loss, {"logits": out.logits}
+        return out.loss, {"scores": out.logits.unsqueeze(-1) if head == "replaced" else out.logits}
+
+    hf_case.write(root, name, model, inputs | labels, run, **facts)
+
+
+SMALL = dict(vocab_size=VOCAB, pad_token_id=PAD, num_hidden_layers=4, num_attention_heads=4, hidden_size=32,
+             intermediate_size=44, max_position_embeddings=24, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+             classifier_dropout=0, layer_norm_eps=1e-4)
+HEADS = [("masked_lm", "MaskedLM", {}), ("sequence_classification", "SequenceClassification", dict(num_labels=5)),
+         ("token_classification", "TokenClassification", dict(num_labels=5)), ("multiple_choice", "MultipleChoice", {}),
+         ("question_answering", "QuestionAnswering", {})]
+
+
+def bert_like(root, family, config_class, prefix, more, heads, sizes=SMALL, bounds={}, **facts):
+    for number, (head, suffix, overrides) in enumerate(heads):
+        model = getattr(hf, f"{prefix}For{suffix}")(config_class(**sizes, **more, **overrides)).double()
+        # The block is the same under every head: one of them runs on all layouts.
+        encoder(root, f"{family}_{head}_fp64", model, head, blocks=4, tp=[1, 2, 4], layouts="few" if number else "all",
+                bound=bounds.get(head), **facts)
+
+
+    # The same in fp32, where gradients that are zero in theory are what rounding makes of them.
+    head, suffix, overrides = heads[0]
+    model = getattr(hf, f"{prefix}For{suffix}")(config_class(**sizes, **more, **overrides))
+    encoder(root, f"{family}_{head}_fp32", model, head, blocks=4, tp=[1, 2, 4], layouts="few", zero=["key.bias", "k_lin.bias"], **facts)
+
+
+def bert(root):
+    more = dict(hidden_act="relu", type_vocab_size=2)
+    heads = HEADS + [("pretraining", "PreTraining", {}), ("regression", "SequenceClassification", dict(num_labels=1)),
+                     ("multi_label", "SequenceClassification", dict(num_labels=3, problem_type="multi_label_classification"))]
+    bert_like(root, "bert", hf.BertConfig, "Bert", more, heads)
+    bert_like(root, "bert_untied", hf.BertConfig, "Bert", dict(hidden_act="gelu_new", tie_word_embeddings=False), HEADS[:1],
+              ignore=["cls.predictions.bias"])
+
+
+def roberta(root):
+    bert_like(root, "roberta", hf.RobertaConfig, "Roberta", dict(type_vocab_size=2), HEADS)
+
+
+def electra(root):
+    bert_like(root, "electra", hf.ElectraConfig, "Electra", dict(embedding_size=20, summary_last_dropout=0),
+              HEADS + [("replaced", "PreTraining", {})], bounds={"replaced": 1e-7})  # whose loss is made in fp32
+
+
+def albert(root):
+    sizes = {k: v for k, v in SMALL.items() if k != "classifier_dropout"} | dict(classifier_dropout_prob=0, embedding_size=20)
+    bert_like(root, "albert", hf.AlbertConfig, "Albert", {}, HEADS + [("pretraining", "PreTraining", {})], sizes)
+    bert_like(root, "albert_groups", hf.AlbertConfig, "Albert", dict(num_hidden_groups=2), HEADS[:1], sizes)
+
+
+def distilbert(root):
+    sizes = dict(vocab_size=VOCAB, pad_token_id=PAD, n_layers=4, n_heads=4, dim=32, hidden_dim=44, max_position_embeddings=24,
+                 dropout=0, attention_dropout=0, qa_dropout=0, seq_classif_dropout=0, activation="gelu")
+    bert_like(root, "distilbert", hf.DistilBertConfig, "DistilBert", {}, HEADS, sizes, kinds=False)
+
+
+def pair(root, name, model, **facts):
+    hf_case.randomize(model)
+    source, mask, _ = tokens(seq=SEQ)
+    target, target_mask, _ = tokens(seq=7)
+    inputs = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": target, "decoder_attention_mask": target_mask,
+              "labels": hf_case.uneven_labels(torch.randint(0, VOCAB, target.shape), causal=False)}
+
+    def run(model, inputs):
+        out = model(**inputs)
+        return out.loss, {"logits": out.logits}
+
+    generate(root, name, model)
+    hf_case.write(root, name, model, inputs, run, **facts)
+
+
+def generate(root, name, model):
+    """What transformers makes of two sources of equal length and one of another, without an end."""
+    new, prompts = 9, [torch.randint(4, VOCAB, (n,)) for n in (7, 7, 4)]
+    facts = {"prompts": [p.tolist() for p in prompts], "max_new_tokens": new}
+    for kind, beams in (("greedy", 1), ("beams", 3)):
+        settings = hf.GenerationConfig(max_new_tokens=new, num_beams=beams, do_sample=False, no_repeat_ngram_size=2,
+                                       eos_token_id=VOCAB, pad_token_id=0,
+                                       decoder_start_token_id=model.config.decoder_start_token_id)
+        made = [model.generate(p.unsqueeze(0), settings)[0, 1:].tolist() for p in prompts]
+        facts[kind] = made
+    folder = pathlib.Path(root) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "generate.json").write_text(json.dumps(facts))
+
+
+def t5_norm(self, x):
+    """T5's norm in the model's own type; transformers makes its statistics in fp32."""
+    return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+def t5(root):
+    hf.models.t5.modeling_t5.T5LayerNorm.forward = t5_norm
+    sizes = dict(vocab_size=VOCAB, d_model=32, d_kv=10, d_ff=44, num_layers=3, num_decoder_layers=2, num_heads=4,
+                 relative_attention_num_buckets=8, relative_attention_max_distance=6, dropout_rate=0, layer_norm_epsilon=1e-4,
+                 decoder_start_token_id=0, pad_token_id=0, feed_forward_proj="relu")
+    variants = {"fp64": (torch.float64, {}), "gated_fp32": (torch.float32, dict(feed_forward_proj="gated-gelu", initializer_factor=0.3)),
+                "untied_fp64": (torch.float64, dict(feed_forward_proj="gated-silu", tie_word_embeddings=False))}
+    for name, (dtype, more) in variants.items():
+        model = hf.T5ForConditionalGeneration(hf.T5Config(**(sizes | more))).to(dtype)
+        config = {}
+        if "untied" in name:
+            model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+            config = {"tie_word_embeddings": False}
+        pair(root, f"t5_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", config=config)
+
+
+def bart(root):
+    sizes = dict(vocab_size=VOCAB, d_model=32, encoder_layers=2, decoder_layers=3, encoder_ffn_dim=44, decoder_ffn_dim=36,
+                 encoder_attention_heads=4, decoder_attention_heads=8, max_position_embeddings=24, dropout=0,
+                 attention_dropout=0, activation_dropout=0, pad_token_id=PAD, bos_token_id=0, eos_token_id=2,
+                 decoder_start_token_id=2, forced_eos_token_id=None)
+    for name, dtype, more in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function="relu"))):
+        model = hf.BartForConditionalGeneration(hf.BartConfig(**sizes, **more)).to(dtype)
+        pair(root, f"bart_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", zero=["k_proj.bias"])
+
+
+def file_name(name, tensor):
+    """A ViT's parameter under its name in Hugging Face's files, which the class spells otherwise."""
+    for new, old in ((r"\.layers\.", ".encoder.layer."), (r"attention\.q_proj", "attention.attention.query"),
+                     (r"attention\.k_proj", "attention.attention.key"), (r"attention\.v_proj", "attention.attention.value"),
+                     (r"attention\.o_proj", "attention.output.dense"), (r"mlp\.fc1", "intermediate.dense"),
+                     (r"mlp\.fc2", "output.dense")):
+        name = re.sub(new, old, name)
+    return {name: tensor}
+
+
+def images(root, name, model, rename=file_name, **facts):
+    hf_case.randomize(model)
+    dtype = next(model.parameters()).dtype
+    inputs = {"pixel_values": torch.randn(ROWS, model.config.num_channels, *model.config.image_size, dtype=dtype),
+              "labels": torch.tensor([0, 4, 2, -100, 1, 3])}
+
+    def run(model, inputs):
+        out = model(**inputs)
+        return out.loss, {"scores": out.logits}
+
+    hf_case.write(root, name, model, inputs, run, rename=rename, **facts)
+
+
+def vit(root):
+    sizes = dict(num_hidden_layers=4, num_attention_heads=4, hidden_size=32, intermediate_size=44, image_size=[12, 8], patch_size=4,
+                 num_channels=3, layer_norm_eps=1e-4, num_labels=5)
+    for name, dtype, more in (("fp64", torch.float64, {}), ("no_bias_fp32", torch.float32, dict(qkv_bias=False, hidden_act="gelu_new"))):
+        images(root, f"vit_{name}", hf.ViTForImageClassification(hf.ViTConfig(**sizes, **more)).to(dtype), blocks=4, tp=[1, 2, 4],
+               layouts="all" if name == "fp64" else "few")
+    images(root, "deit_fp32", hf.DeiTForImageClassification(hf.DeiTConfig(**sizes)), blocks=4, tp=[1, 2, 4], layouts="few", zero=["key.bias"])
+
+
+def swin_file_name(name, tensor):
+    for new, old in ((r"attention\.q_proj", "attention.self.query"), (r"attention\.k_proj", "attention.self.key"),
+                     (r"attention\.v_proj", "attention.self.value"), (r"attention\.o_proj", "attention.output.dense"),
+                     (r"attention\.relative_position_bias\.", "attention.self."), (r"mlp\.fc1", "intermediate.dense"),
+                     (r"mlp\.fc2", "output.dense")):
+        name = re.sub(new, old, name)
+    return {name: tensor}
+
+
+def swin(root):
+    # Windows that do not divide the image, with and without a shift; an odd number of rows to merge.
+    sizes = dict(patch_size=2, num_channels=3, embed_dim=16, depths=[2, 2, 1], num_heads=[2, 4, 4], window_size=3, mlp_ratio=2.5,
+                 drop_path_rate=0, layer_norm_eps=1e-4, num_labels=5)
+    for name, more in (("fp64", dict(image_size=[20, 24])), ("places_fp64", dict(image_size=[24, 28], use_absolute_embeddings=True, qkv_bias=False))):
+        images(root, f"swin_{name}", hf.SwinForImageClassification(hf.SwinConfig(**sizes, **more)).double(), swin_file_name, blocks=5,
+               tp=[1, 2], layouts="all" if name == "fp64" else "few")
+    sizes |= dict(image_size=[24, 28], pretrained_window_sizes=[0, 4, 0])
+    images(root, "swinv2_fp64", hf.Swinv2ForImageClassification(hf.Swinv2Config(**sizes)).double(), hf_case.same, blocks=5, tp=[1, 2],
+           layouts="few", bound=1e-6)  # its distances are fp32 numbers
+
+
+class Affine(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.alpha = torch.nn.Parameter(torch.ones(features))
+        self.beta = torch.nn.Parameter(torch.zeros(features))
+
+    def forward(self, x):
+        return self.alpha * x + self.beta
+
+
+class ResMlpBlock(torch.nn.Module):
+    def __init__(self, features, positions, inner):
+        super().__init__()
+        self.norm1, self.norm2 = Affine(features), Affine(features)
+        self.attn = torch.nn.Linear(positions, positions)
+        self.mlp = torch.nn.ModuleDict({"fc1": torch.nn.Linear(features, inner), "fc2": torch.nn.Linear(inner, features)})
+        self.gamma_1 = torch.nn.Parameter(torch.full((features,), 0.3))
+        self.gamma_2 = torch.nn.Parameter(torch.full((features,), 0.3))
+
+    def forward(self, x):
+        x = x + self.gamma_1 * self.attn(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.gamma_2 * self.mlp["fc2"](torch.nn.functional.gelu(self.mlp["fc1"](self.norm2(x))))
+
+
+class ResMlp(torch.nn.Module):
+    """As its paper has it; transformers does not know this model."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        height, width = config.image_size
+        positions = (height // config.patch_size) * (width // config.patch_size)
+        self.patch_embed = torch.nn.ModuleDict({"proj": torch.nn.Conv2d(3, config.embed_dim, config.patch_size, config.patch_size)})
+        self.blocks = torch.nn.ModuleList(ResMlpBlock(config.embed_dim, positions, int(config.mlp_ratio * config.embed_dim))
+                                          for _ in range(config.depth))
+        self.norm = Affine(config.embed_dim)
+        self.head = torch.nn.Linear(config.embed_dim, config.num_labels)
+
+    def forward(self, pixel_values, labels):
+        x = self.patch_embed["proj"](pixel_values).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x).mean(1))
+        return types.SimpleNamespace(loss=hf_case.cross_entropy(logits, labels), logits=logits)
+
+
+def resmlp(root):
+    config = hf.PretrainedConfig(image_size=[12, 8], patch_size=4, num_channels=3, embed_dim=32, depth=4, mlp_ratio=2.5, num_labels=5)
+    images(root, "resmlp_fp64", ResMlp(config).double(), hf_case.same, blocks=4, tp=[1, 2, 4],
+           config={"model_type": "resmlp", "architectures": ["ResMLPForImageClassification"]})
+
+
+def clip(root):
+    """The loss is a function of a micro-batch: here of two rows."""
+    text = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+                max_position_embeddings=24, layer_norm_eps=1e-4, eos_token_id=5, bos_token_id=4, pad_token_id=PAD)
+    vision = dict(hidden_size=40, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4, image_size=12, patch_size=4,
+                  layer_norm_eps=1e-3, hidden_act="gelu")
+    model = hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=20)).double()
+    hf_case.randomize(model)
+    ids, mask, _ = tokens()
+    ids = torch.where(ids == 5, 6, ids)
+    ids[torch.arange(ROWS), mask.sum(1) - 1] = 5
+    inputs = {"input_ids": ids, "attention_mask": mask, "pixel_values": torch.randn(ROWS, 3, 12, 12).double()}
+
+    def run(model, inputs):
+        parts = [model(**{k: v[row : row + 2] for k, v in inputs.items()}, return_loss=True) for row in range(0, ROWS, 2)]
+        return sum(p.loss for p in parts) / len(parts), {"logits_per_text": torch.cat([p.logits_per_text for p in parts])}
+
+    hf_case.write(root, "clip_fp64", model, inputs, run, blocks=4, tp=[1, 2, 4], dp=[1])
+
+
+if __name__ == "__main__":
+    for family in (bert, roberta, electra, albert, distilbert, t5, bart, vit, swin, resmlp, clip):
+        if len(sys.argv) > 2 and family.__name__ not in sys.argv[2:]:
+            continue
+        torch.manual_seed(7)
+        family(sys.argv[1])

@@ -1,0 +1,165 @@
+// BART (Lewis et al., 2020): BERT's block in both halves, the decoder's with attention over the
+// encoder's output.
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/models/blocks/encoder.h"
+#include "trireme/models/family.h"
+
+namespace trireme::models {
+namespace {
+
+constexpr int64_t kFirstPlace = 2;  // the table of places begins with two rows that nothing uses
+
+struct BartConfig {
+  int64_t vocab_size = 50265, max_position_embeddings = 1024, d_model = 1024, encoder_layers = 12,
+          encoder_ffn_dim = 4096, encoder_attention_heads = 16, decoder_layers = 12,
+          decoder_ffn_dim = 4096, decoder_attention_heads = 16, pad_token_id = 1,
+          decoder_start_token_id = 2;
+  double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02,
+         encoder_layerdrop = 0, decoder_layerdrop = 0;
+  std::string activation_function = "gelu";
+  bool scale_embedding = false, tie_word_embeddings = true;
+};
+
+void visit(ConfigReader& get, BartConfig& c) {
+  get("vocab_size", c.vocab_size);
+  get("max_position_embeddings", c.max_position_embeddings);
+  get("d_model", c.d_model);
+  get("encoder_layers", c.encoder_layers);
+  get("encoder_ffn_dim", c.encoder_ffn_dim);
+  get("encoder_attention_heads", c.encoder_attention_heads);
+  get("decoder_layers", c.decoder_layers);
+  get("decoder_ffn_dim", c.decoder_ffn_dim);
+  get("decoder_attention_heads", c.decoder_attention_heads);
+  get("pad_token_id", c.pad_token_id, 0);
+  get("decoder_start_token_id", c.decoder_start_token_id, 0);
+  get("dropout", c.dropout, 0, 0.999);
+  get("attention_dropout", c.attention_dropout, 0, 0.999);
+  get("activation_dropout", c.activation_dropout, 0, 0.999);
+  get("init_std", c.init_std, 0, 10);
+  get("encoder_layerdrop", c.encoder_layerdrop, 0, 1);
+  get("decoder_layerdrop", c.decoder_layerdrop, 0, 1);
+  get("activation_function", c.activation_function);
+  get("scale_embedding", c.scale_embedding);
+  get("tie_word_embeddings", c.tie_word_embeddings);
+}
+
+/// `values`: every key as it came to be.
+BartConfig read(const base::Json& tree, base::Json* values = nullptr) {
+  BartConfig c;
+  ConfigReader get(tree, "bart");
+  visit(get, c);
+  get.ignore({"head",
+              "num_labels",
+              "classifier_dropout",
+              "classif_dropout",
+              "is_decoder",
+              "forced_eos_token_id",
+              "forced_bos_token_id",
+              "num_hidden_layers",
+              "add_bias_logits",
+              "add_final_layer_norm",
+              "normalize_before",
+              "normalize_embedding",
+              "static_position_embeddings",
+              "extra_pos_embeddings",
+              "gradient_checkpointing",
+              "early_stopping",
+              "no_repeat_ngram_size",
+              "num_beams",
+              "length_penalty",
+              "max_length",
+              "min_length",
+              "prefix"});
+  get.finish();
+  if (values) *values = get.values();
+  if (c.encoder_layerdrop > 0 || c.decoder_layerdrop > 0)
+    throw base::ConfigError(
+        "model.encoder_layerdrop and decoder_layerdrop are not supported; set both to 0");
+  check_divides("encoder_attention_heads", c.encoder_attention_heads, "d_model", c.d_model);
+  check_divides("decoder_attention_heads", c.decoder_attention_heads, "d_model", c.d_model);
+  nn::find_activation(c.activation_function);
+  head_of(tree, "bart", {HeadKind::seq2seq}, HeadKind::seq2seq);
+  return c;
+}
+
+nn::ModelDef make(const base::Json& tree, int tp) {
+  const BartConfig c = read(tree);
+  auto half = [&](bool decoder) {
+    BlockSpec block{.hidden = c.d_model,
+                    .heads = decoder ? c.decoder_attention_heads : c.encoder_attention_heads,
+                    .inner = decoder ? c.decoder_ffn_dim : c.encoder_ffn_dim,
+                    .self = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                             "self_attn.out_proj", "self_attn_layer_norm"},
+                    .mlp = {.in = "fc1", .out = "fc2", .norm = "final_layer_norm"},
+                    .activation = c.activation_function,
+                    .dropout = c.dropout,
+                    .attention_dropout = c.attention_dropout,
+                    .inner_dropout = c.activation_dropout,
+                    .causal = decoder,
+                    .deviations = Deviations::all(c.init_std),
+                    .positions = {.source = !decoder}};
+    if (decoder)
+      block.cross = {"encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj",
+                     "encoder_attn.out_proj", "encoder_attn_layer_norm"};
+    if (decoder) block.mask = "decoder_attention_mask";
+    return block;
+  };
+  auto embeddings = [&](const std::string& name, bool source) {
+    const std::string base = "model." + name;
+    return EmbeddingSpec{.words = "model.shared",
+                         .places = base + ".embed_positions",
+                         .norm = base + ".layernorm_embedding",
+                         .vocab = c.vocab_size,
+                         .max_places = c.max_position_embeddings + kFirstPlace,
+                         .features = c.d_model,
+                         .hidden = c.d_model,
+                         .padding = c.pad_token_id,
+                         .first_place = kFirstPlace,
+                         .scale = c.scale_embedding ? std::sqrt(static_cast<double>(c.d_model)) : 1,
+                         .dropout = c.dropout,
+                         .deviation = c.init_std,
+                         .ids = source ? "input_ids" : "decoder_input_ids",
+                         .positions = {.source = source}};
+  };
+  EncoderDecoderSpec spec{.source = embeddings("encoder", true),
+                          .target = embeddings("decoder", false),
+                          .encoder = half(false),
+                          .decoder = half(true)};
+  for (int64_t i = 0; i < c.encoder_layers; ++i)
+    spec.encoder_blocks.push_back(fmt::format("model.encoder.layers.{}", i));
+  for (int64_t i = 0; i < c.decoder_layers; ++i)
+    spec.decoder_blocks.push_back(fmt::format("model.decoder.layers.{}", i));
+  spec.head = {.kind = HeadKind::seq2seq, .hidden = c.d_model};
+  spec.head.vocab = {.table = c.tie_word_embeddings ? "model.shared" : "lm_head",
+                     .vocab = c.vocab_size,
+                     .features = c.d_model,
+                     .deviation = c.init_std};
+  nn::ModelDef def = make_encoder_decoder(spec, tp);
+  def.decoder_start = c.decoder_start_token_id;
+  return def;
+}
+
+base::Json resolve(const base::Json& tree) {
+  base::Json out = tree, values;
+  read(tree, &values);
+  out.update(values);
+  out["model_type"] = "bart";
+  out["is_encoder_decoder"] = true;
+  write_head(out, "Bart", HeadKind::seq2seq, labels_of(tree, 3));
+  return out;
+}
+
+}  // namespace
+
+Family bart_family() {
+  return {make,
+          resolve,
+          {.architecture = "BartForConditionalGeneration",
+           .heads = "sequence to sequence",
+           .tensor = "divides encoder_attention_heads and decoder_attention_heads",
+           .ties = "head and tokens of both halves"}};
+}
+
+}  // namespace trireme::models

@@ -1,0 +1,137 @@
+#pragma once
+// Heads: what turns an encoder's last hidden states into scores and a loss, as data for any
+// encoder. The configuration's key `head`, or the name in `architectures`, picks one; its loss says
+// what a batch must hold:
+//
+//   masked_lm                labels [rows, seq]
+//   pretraining              labels [rows, seq] and next_sentence_label [rows] (ALBERT:
+//   sentence_order_label);
+//                            ELECTRA's: labels [rows, seq] of 0 and 1
+//   sequence_classification  labels [rows] (or [rows, labels] where problem_type is
+//   multi_label_classification) token_classification     labels [rows, seq] multiple_choice labels
+//   [rows / choices]; choices follow one another question_answering       start_positions [rows],
+//   end_positions [rows] image_classification     labels [rows], or shares of the classes [rows,
+//   labels] seq2seq                  labels [rows, seq] of the decoder's tokens embedding nothing:
+//   one vector a row comes out
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "trireme/base/json.h"
+#include "trireme/nn/layers.h"
+
+namespace trireme::models {
+
+enum class HeadKind : uint8_t {
+  masked_lm,
+  pretraining,
+  sequence_classification,
+  token_classification,
+  multiple_choice,
+  question_answering,
+  embedding,
+  image_classification,
+  seq2seq,
+};
+
+/// Which positions a residual stream has.
+struct Positions {
+  int64_t fixed = 0;    // an image's patches and tokens; 0: as many as the batch has
+  bool source = false;  // those of the encoder's input
+  int64_t of(const nn::BatchShape& shape) const {
+    return fixed > 0 ? fixed : source ? shape.source_seq : shape.seq;
+  }
+};
+
+/// Normalisation as data.
+struct Norm {
+  double eps = 1e-5;
+  bool rms = false;
+};
+class AnyNorm {
+ public:
+  AnyNorm(const nn::Builder& b, int64_t features, const Norm& norm);
+  at::Tensor forward(const at::Tensor& x, const nn::Context& context) const {
+    return std::visit([&](const auto& norm) { return norm.forward(x, context); }, norm_);
+  }
+
+ private:
+  std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
+};
+
+/// Scores of the vocabulary for each token, split over tp ("logits"): dense, activation, norm, then
+/// the table's rows. Full names of modules.
+struct VocabScores {
+  std::string table;
+  int64_t vocab = 0, features = 0;  // of the table's rows
+  std::string bias = "";            // full name of the parameter; empty: none
+  std::string dense = "", activation = "", norm = "";
+  Norm norm_kind = {};
+  double scale = 1;  // of the hidden states
+  double deviation = 0.02;
+};
+
+/// Scores of classes for each row, whole on every rank: pool, dropout, dense, activation, dropout,
+/// out.
+struct RowScores {
+  enum class Pool : uint8_t { first, mean } pool = Pool::first;
+  double dropout_first = 0;
+  std::string dense = "", activation = "";
+  double dropout = 0;
+  std::string out = "";
+  int64_t labels = 2;
+  std::string name = "scores";  // of the output
+};
+
+/// Scores of classes for each token, whole on every rank ("scores"): dense, activation, dropout,
+/// out.
+struct TokenScores {
+  std::string dense = "", activation = "";
+  double dropout = 0;
+  std::string out = "";
+  int64_t labels = 2;
+};
+
+/// One vector for each row: the first token's, or the mean over tokens that are no padding; of
+/// length 1 if normalised.
+struct RowVector {
+  bool mean = true, normalize = false;
+};
+
+struct HeadSpec {
+  HeadKind kind = HeadKind::masked_lm;
+  int64_t hidden = 0;
+  std::string norm = "";  // behind the last block; empty: none
+  Norm norm_kind = {};
+  double norm_dropout = 0;  // behind that norm
+  std::optional<VocabScores> vocab = {};
+  std::optional<RowScores> rows = {};
+  std::optional<TokenScores> tokens = {};
+  std::optional<RowVector> vector = {};
+  double deviation = 0.02;
+  std::string second_label = "next_sentence_label";  // field of a pretraining head's row labels
+  std::string problem = "";  // Hugging Face's problem_type, of sequence_classification
+  Positions positions = {};
+};
+
+/// The last link of a chain and, into `def`, its loss and what counts.
+void add_head(const HeadSpec& spec, nn::ModelDef& def);
+
+/// `head`, else what `architectures` names, else `otherwise`. ConfigError names the heads that the
+/// family has.
+HeadKind head_of(const base::Json& tree, const std::string& family,
+                 const std::vector<HeadKind>& has, HeadKind otherwise);
+std::string name_of(HeadKind kind);
+/// "ForMaskedLM", ...; what follows the family's name in `architectures`.
+std::string suffix_of(HeadKind kind);
+
+/// `pooling` (mean or cls) and `normalize` of an embedding head. ConfigError for another value.
+RowVector vector_of(const base::Json& tree);
+/// The classes of a classification: `num_labels`, else the number of `id2label`, else `otherwise`.
+int64_t labels_of(const base::Json& tree, int64_t otherwise = 2);
+/// For `resolve`: the class in `architectures`, and the labels where Hugging Face would not know
+/// their number.
+void write_head(base::Json& tree, const std::string& family_name, HeadKind kind, int64_t labels);
+
+}  // namespace trireme::models

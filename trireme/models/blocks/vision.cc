@@ -1,0 +1,126 @@
+#include "trireme/models/blocks/vision.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/dist/redistribute.h"
+#include "trireme/models/blocks/sites.h"
+
+namespace trireme::models {
+namespace {
+
+using layout::Init;
+using layout::Sbp;
+using nn::Builder;
+using nn::Context;
+using nn::State;
+
+class Patches : public nn::Layer {
+ public:
+  // Every rank makes the whole stream and keeps its part.
+  Patches(const Builder& b, const PatchSpec& spec) : spec_(spec), builder_(b) {
+    const int64_t h = spec.hidden;
+    weight_ = (b / spec.projection)
+                  .param("weight", {h, spec.channels, spec.patch_height, spec.patch_width},
+                         Init::normal(spec.deviation), Sbp::invariant());
+    if (spec.bias)
+      bias_ = (b / spec.projection).param("bias", {h}, Init::zeros(), Sbp::invariant());
+    auto own = [&](const std::string& name, int64_t rows, bool one) {
+      const layout::Shape shape = !spec.flat ? layout::Shape{1, rows, h}
+                                  : one      ? layout::Shape{h}
+                                             : layout::Shape{rows, h};
+      return b.param(name, shape, Init::normal(spec.deviation), Sbp::invariant());
+    };
+    for (const std::string& name : spec.tokens) tokens_.push_back(own(name, 1, true));
+    if (!spec.places.empty()) places_ = own(spec.places, spec.positions(), false);
+    if (!spec.norm.empty()) norm_.emplace(b.whole() / spec.norm, h, spec.norm_kind);
+  }
+
+  State forward(State, const Context& given) override {
+    const Context context = given.over(spec_.positions());
+    const at::Tensor pixels =
+        context.batch.tensors.at("pixel_values").to(weight_->data.scalar_type());
+    if (pixels.dim() != 4 || pixels.size(1) != spec_.channels || pixels.size(2) != spec_.height ||
+        pixels.size(3) != spec_.width)
+      throw base::ConfigError(fmt::format(
+          "pixel_values are [{}], but the model looks at [rows, {}, {}, {}]: change the data or "
+          "model.num_channels and model.image_size",
+          fmt::join(pixels.sizes(), ", "), spec_.channels, spec_.height, spec_.width));
+    std::optional<at::Tensor> bias;
+    if (bias_) bias = nn::use(bias_, context);
+    at::Tensor x =
+        at::conv2d(pixels, nn::use(weight_, context), bias, {spec_.patch_height, spec_.patch_width})
+            .flatten(2)
+            .transpose(1, 2);
+    std::vector<at::Tensor> parts;
+    for (nn::Param* token : tokens_)
+      parts.push_back(nn::use(token, context)
+                          .view({1, 1, spec_.hidden})
+                          .expand({pixels.size(0), 1, spec_.hidden}));
+    parts.push_back(x);
+    x = at::cat(parts, 1);
+    if (norm_ && spec_.norm_before_places) x = norm_->forward(x, context);
+    if (places_) x = x + nn::use(places_, context).view({1, spec_.positions(), spec_.hidden});
+    if (norm_ && !spec_.norm_before_places) x = norm_->forward(x, context);
+    x = nn::dropout(x, spec_.dropout, builder_.layer_index(), kEmbedding, 0, context);
+    if (builder_.stream().is_split())
+      x = dist::redistribute(x, builder_.tp(), Sbp::invariant(), builder_.stream(), context.seq);
+    return {{"hidden", x}};
+  }
+
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
+    const int64_t held = nn::stream_range(builder_, spec_.positions()).size();
+    return {{"hidden", {shape.rows, held, spec_.hidden}, builder_.options().dtype, true}};
+  }
+
+  double flops(int64_t) const override {
+    return 2.0 * static_cast<double>(spec_.patches() * spec_.hidden * spec_.channels *
+                                     spec_.patch_height * spec_.patch_width);
+  }
+
+ private:
+  PatchSpec spec_;
+  Builder builder_;
+  nn::Param* weight_;
+  nn::Param* bias_ = nullptr;
+  std::vector<nn::Param*> tokens_;
+  nn::Param* places_ = nullptr;
+  std::optional<AnyNorm> norm_;
+};
+
+}  // namespace
+
+nn::LayerDef patch_link(const PatchSpec& spec) {
+  return {"patches", false, [spec](Builder& b) { return std::make_unique<Patches>(b, spec); }};
+}
+
+std::vector<int64_t> numbers_of(const base::Json& tree, const char* key,
+                                const std::vector<int64_t>& otherwise) {
+  if (!tree.contains(key) || tree[key].is_null()) return otherwise;
+  std::vector<int64_t> numbers;
+  if (tree[key].is_array())
+    for (const base::Json& one : tree[key])
+      numbers.push_back(one.is_number_integer() ? one.get<int64_t>() : 0);
+  if (numbers.empty() || *std::ranges::min_element(numbers) < 1)
+    throw base::ConfigError(
+        fmt::format("model.{} is {}, expected a list of numbers >= 1", key, tree[key].dump()));
+  return numbers;
+}
+
+std::pair<int64_t, int64_t> size_of(const base::Json& tree, const char* key, int64_t otherwise) {
+  if (!tree.contains(key) || tree[key].is_null()) return {otherwise, otherwise};
+  const base::Json& given = tree[key];
+  const bool pair = given.is_array() && given.size() == 2 && given[0].is_number_integer() &&
+                    given[1].is_number_integer();
+  std::pair<int64_t, int64_t> size;
+  if (pair) size = {given[0].get<int64_t>(), given[1].get<int64_t>()};
+  if (given.is_number_integer()) size = {given.get<int64_t>(), given.get<int64_t>()};
+  if (size.first < 1 || size.second < 1)
+    throw base::ConfigError(
+        fmt::format("model.{} is {}, expected a number or [height, width]", key, given.dump()));
+  return size;
+}
+
+}  // namespace trireme::models

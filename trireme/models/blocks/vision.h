@@ -1,0 +1,43 @@
+#pragma once
+// The residual stream of an image: its patches as vectors, tokens of the model before them, a
+// learned place for each.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/models/blocks/heads.h"
+#include "trireme/nn/layers.h"
+
+namespace trireme::models {
+
+/// Full names; of modules where they end in a module's name, else of parameters.
+struct PatchSpec {
+  std::string projection;                // module: a convolution that sees each patch once
+  std::vector<std::string> tokens = {};  // parameters: stand before the patches
+  std::string places = "";               // parameter; empty: none
+  bool flat =
+      false;  // tokens are [hidden] and places [n, hidden], else [1, 1, hidden] and [1, n, hidden]
+  bool bias = true;
+  std::string norm = "";  // module; empty: none
+  Norm norm_kind = {};
+  bool norm_before_places = false;
+  int64_t channels = 3, height = 0, width = 0, patch_height = 0, patch_width = 0, hidden = 0;
+  double dropout = 0, deviation = 0.02;
+
+  int64_t patches() const { return (height / patch_height) * (width / patch_width); }
+  int64_t positions() const { return patches() + static_cast<int64_t>(tokens.size()); }
+};
+
+/// The first link of a chain that looks at `pixel_values` [rows, channels, height, width].
+nn::LayerDef patch_link(const PatchSpec& spec);
+
+/// A list of numbers >= 1; `otherwise` where the key is not there.
+std::vector<int64_t> numbers_of(const base::Json& tree, const char* key,
+                                const std::vector<int64_t>& otherwise);
+/// A size that Hugging Face gives as a number or as [height, width]; `otherwise` where the key is
+/// not there.
+std::pair<int64_t, int64_t> size_of(const base::Json& tree, const char* key, int64_t otherwise);
+
+}  // namespace trireme::models

@@ -1,0 +1,167 @@
+// T5 (Raffel et al., 2020), its version 1.1 and those with gates: root-mean-square norms, no
+// biases, and for each half one table of relative biases that all its blocks share.
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/models/blocks/encoder.h"
+#include "trireme/models/family.h"
+
+namespace trireme::models {
+namespace {
+
+struct T5Config {
+  int64_t vocab_size = 32128, d_model = 512, d_kv = 64, d_ff = 2048, num_layers = 6, num_heads = 8,
+          relative_attention_num_buckets = 32, relative_attention_max_distance = 128,
+          decoder_start_token_id = 0;
+  std::optional<int64_t> num_decoder_layers = {};
+  double dropout_rate = 0.1, layer_norm_epsilon = 1e-6, initializer_factor = 1;
+  std::string feed_forward_proj = "relu";
+  bool tie_word_embeddings = true, scale_decoder_outputs = true;
+
+  bool gated() const { return feed_forward_proj.starts_with("gated-"); }
+  std::string activation() const {
+    const std::string name = gated() ? feed_forward_proj.substr(6) : feed_forward_proj;
+    return gated() && name == "gelu" ? "gelu_new" : name;
+  }
+};
+
+void visit(ConfigReader& get, T5Config& c) {
+  get("vocab_size", c.vocab_size);
+  get("d_model", c.d_model);
+  get("d_kv", c.d_kv);
+  get("d_ff", c.d_ff);
+  get("num_layers", c.num_layers);
+  get("num_decoder_layers", c.num_decoder_layers);
+  get("num_heads", c.num_heads);
+  get("relative_attention_num_buckets", c.relative_attention_num_buckets, 4);
+  get("relative_attention_max_distance", c.relative_attention_max_distance);
+  get("decoder_start_token_id", c.decoder_start_token_id, 0);
+  get("dropout_rate", c.dropout_rate, 0, 0.999);
+  get("layer_norm_epsilon", c.layer_norm_epsilon, 0, 1);
+  get("initializer_factor", c.initializer_factor, 0, 100);
+  get("feed_forward_proj", c.feed_forward_proj);
+  get("tie_word_embeddings", c.tie_word_embeddings);
+  get("scale_decoder_outputs", c.scale_decoder_outputs);
+}
+
+/// `values`: every key as it came to be.
+T5Config read(const base::Json& tree, base::Json* values = nullptr) {
+  T5Config c;
+  // The first version ties its output to the words and scales what goes in; where nothing is said,
+  // both go together.
+  if (tree.contains("tie_word_embeddings") && tree["tie_word_embeddings"] == false)
+    c.scale_decoder_outputs = false;
+  ConfigReader get(tree, "t5");
+  visit(get, c);
+  get.ignore({"head", "num_labels", "dense_act_fn", "is_gated_act", "classifier_dropout",
+              "is_decoder", "n_positions", "output_past", "decoder_layers", "tokenizer_class"});
+  get.finish();
+  if (values) *values = get.values();
+  nn::find_activation(c.activation());
+  head_of(tree, "t5", {HeadKind::seq2seq}, HeadKind::seq2seq);
+  return c;
+}
+
+nn::ModelDef make(const base::Json& tree, int tp) {
+  const T5Config c = read(tree);
+  const double factor = c.initializer_factor,
+               narrow = factor / std::sqrt(static_cast<double>(c.d_model));
+  const Norm norm{.eps = c.layer_norm_epsilon, .rms = true};
+  auto attention = [](const std::string& layer, const std::string& name) {
+    const std::string a = layer + "." + name + ".";
+    return AttentionNames{a + "q", a + "k", a + "v", a + "o", layer + ".layer_norm"};
+  };
+  auto half = [&](const std::string& name, bool decoder) {
+    const std::string last = decoder ? "layer.2" : "layer.1", d = last + ".DenseReluDense.";
+    BlockSpec block{
+        .hidden = c.d_model,
+        .heads = c.num_heads,
+        .inner = c.d_ff,
+        .head_size = c.d_kv,
+        .self = attention("layer.0", "SelfAttention"),
+        .mlp = {.in = d + (c.gated() ? "wi_1" : "wi"),
+                .out = d + "wo",
+                .norm = last + ".layer_norm",
+                .gate = c.gated() ? d + "wi_0" : ""},
+        .norm = norm,
+        .norm_first = true,
+        .bias = false,
+        .activation = c.activation(),
+        .dropout = c.dropout_rate,
+        .attention_dropout = c.dropout_rate,
+        .inner_dropout = c.dropout_rate,
+        .scale = 1,
+        .causal = decoder,
+        .deviations = {.query = narrow / std::sqrt(static_cast<double>(c.d_kv)),
+                       .key = narrow,
+                       .value = narrow,
+                       .out = factor / std::sqrt(static_cast<double>(c.num_heads * c.d_kv)),
+                       .mlp_in = narrow,
+                       .mlp_out = factor / std::sqrt(static_cast<double>(c.d_ff))},
+        .positions = {.source = !decoder}};
+    if (decoder) block.cross = attention("layer.1", "EncDecAttention");
+    block.relative = {.table = name + ".block.0.layer.0.SelfAttention.relative_attention_bias",
+                      .buckets = c.relative_attention_num_buckets,
+                      .max_distance = c.relative_attention_max_distance,
+                      .both_ways = !decoder,
+                      .deviation = narrow};
+    if (decoder) block.mask = "decoder_attention_mask";
+    return block;
+  };
+  auto embeddings = [&](const std::string& ids, bool source) {
+    return EmbeddingSpec{.words = "shared",
+                         .vocab = c.vocab_size,
+                         .features = c.d_model,
+                         .hidden = c.d_model,
+                         .dropout = c.dropout_rate,
+                         .deviation = factor,
+                         .ids = ids,
+                         .positions = {.source = source}};
+  };
+  EncoderDecoderSpec spec{.source = embeddings("input_ids", true),
+                          .target = embeddings("decoder_input_ids", false),
+                          .encoder = half("encoder", false),
+                          .decoder = half("decoder", true),
+                          .encoder_norm = "encoder.final_layer_norm"};
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    spec.encoder_blocks.push_back(fmt::format("encoder.block.{}", i));
+  for (int64_t i = 0; i < c.num_decoder_layers.value_or(c.num_layers); ++i)
+    spec.decoder_blocks.push_back(fmt::format("decoder.block.{}", i));
+  spec.head = {.kind = HeadKind::seq2seq,
+               .hidden = c.d_model,
+               .norm = "decoder.final_layer_norm",
+               .norm_kind = norm,
+               .norm_dropout = c.dropout_rate};
+  spec.head.vocab = {
+      .table = c.tie_word_embeddings ? "shared" : "lm_head",
+      .vocab = c.vocab_size,
+      .features = c.d_model,
+      .scale = c.scale_decoder_outputs ? 1 / std::sqrt(static_cast<double>(c.d_model)) : 1,
+      .deviation = factor};
+  nn::ModelDef def = make_encoder_decoder(spec, tp);
+  def.decoder_start = c.decoder_start_token_id;
+  return def;
+}
+
+base::Json resolve(const base::Json& tree) {
+  base::Json out = tree, values;
+  read(tree, &values);
+  out.update(values);
+  out["model_type"] = "t5";
+  out["is_encoder_decoder"] = true;
+  write_head(out, "T5", HeadKind::seq2seq, labels_of(tree));
+  return out;
+}
+
+}  // namespace
+
+Family t5_family() {
+  return {make,
+          resolve,
+          {.architecture = "T5ForConditionalGeneration",
+           .heads = "sequence to sequence",
+           .tensor = "divides num_heads",
+           .ties = "head and tokens of both halves; biases"}};
+}
+
+}  // namespace trireme::models
