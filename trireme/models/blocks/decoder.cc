@@ -74,7 +74,7 @@ class Embeddings : public nn::Layer {
   nn::VocabTable tokens_;
   nn::Param* positions_ = nullptr;
   std::optional<nn::Linear> project_;
-  std::optional<Norm> norm_;
+  std::optional<DecoderNorm> norm_;
 };
 
 class Block : public nn::Layer {
@@ -121,7 +121,7 @@ class Block : public nn::Layer {
   }
 
  private:
-  static at::Tensor with(const std::optional<Norm>& norm, const at::Tensor& x, const Context& context) {
+  static at::Tensor with(const std::optional<DecoderNorm>& norm, const at::Tensor& x, const Context& context) {
     return norm ? norm->forward(x, context) : x;
   }
 
@@ -143,7 +143,7 @@ class Block : public nn::Layer {
   DecoderConfig config_;
   Builder builder_;
   Attention attention_;
-  std::optional<Norm> attention_norm_, mlp_norm_, attention_out_norm_, mlp_out_norm_;
+  std::optional<DecoderNorm> attention_norm_, mlp_norm_, attention_out_norm_, mlp_out_norm_;
   std::optional<Mlp> mlp_;
   std::optional<Experts> experts_;
 };
@@ -190,7 +190,7 @@ class Head : public nn::Layer {
   DecoderConfig config_;
   Builder builder_;
   nn::VocabTable table_;
-  std::optional<Norm> norm_;
+  std::optional<DecoderNorm> norm_;
   std::optional<nn::Linear> project_;
   nn::Param* bias_ = nullptr;
 };

@@ -77,14 +77,14 @@ std::string expert_name(std::string name, int64_t index) { return name.replace(n
 
 }  // namespace
 
-Norm::Norm(const Builder& builder, const DecoderConfig& c) {
+DecoderNorm::DecoderNorm(const Builder& builder, const DecoderConfig& c) {
   if (c.rms)
     rms_.emplace(builder, c.hidden, c.norm_eps, c.norm_offset);
   else
     layer_.emplace(builder, c.hidden, c.norm_eps);
 }
 
-at::Tensor Norm::forward(const at::Tensor& x, const Context& context) const {
+at::Tensor DecoderNorm::forward(const at::Tensor& x, const Context& context) const {
   return rms_ ? rms_->forward(x, context) : layer_->forward(x, context);
 }
 

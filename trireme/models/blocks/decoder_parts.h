@@ -5,15 +5,14 @@
 #include <optional>
 
 #include "trireme/models/blocks/decoder.h"
+#include "trireme/models/blocks/sites.h"
 
 namespace trireme::models {
 
 /// Places of dropout within a layer; with the layer's index they key its masks.
-enum Site { kEmbedding, kAttentionWeights, kAttentionOutput, kMlpOutput };
-
-class Norm {
+class DecoderNorm {
  public:
-  Norm(const nn::Builder& builder, const DecoderConfig& config);
+  DecoderNorm(const nn::Builder& builder, const DecoderConfig& config);
   at::Tensor forward(const at::Tensor& x, const nn::Context& context) const;
 
  private:

@@ -1,18 +1,17 @@
 #pragma once
-// Heads: what turns an encoder's last hidden states into scores and a loss, as data for any
-// encoder. The configuration's key `head`, or the name in `architectures`, picks one; its loss says
-// what a batch must hold:
+// Heads: what turns an encoder's last hidden states into scores and a loss, as data for any encoder. The configuration's
+// key `head`, or the name in `architectures`, picks one; its loss says what a batch must hold:
 //
 //   masked_lm                labels [rows, seq]
-//   pretraining              labels [rows, seq] and next_sentence_label [rows] (ALBERT:
-//   sentence_order_label);
+//   pretraining              labels [rows, seq] and next_sentence_label [rows] (ALBERT: sentence_order_label);
 //                            ELECTRA's: labels [rows, seq] of 0 and 1
-//   sequence_classification  labels [rows] (or [rows, labels] where problem_type is
-//   multi_label_classification) token_classification     labels [rows, seq] multiple_choice labels
-//   [rows / choices]; choices follow one another question_answering       start_positions [rows],
-//   end_positions [rows] image_classification     labels [rows], or shares of the classes [rows,
-//   labels] seq2seq                  labels [rows, seq] of the decoder's tokens embedding nothing:
-//   one vector a row comes out
+//   sequence_classification  labels [rows], or [rows, labels] where problem_type is multi_label_classification
+//   token_classification     labels [rows, seq]
+//   multiple_choice          labels [rows / choices]; choices follow one another
+//   question_answering       start_positions [rows], end_positions [rows]
+//   image_classification     labels [rows], or shares of the classes [rows, labels]
+//   seq2seq                  labels [rows, seq] of the decoder's tokens
+//   embedding                nothing: one vector a row comes out
 
 #include <optional>
 #include <string>

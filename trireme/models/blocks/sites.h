@@ -7,10 +7,10 @@ enum Site {
   kEmbedding,
   kAttentionWeights,
   kAttentionOutput,
+  kMlpOutput,
   kCrossWeights,
   kCrossOutput,
   kInner,
-  kMlpOutput,
   kNorm,
   kPath,  // a branch of a whole sample
   kMlpPath,
