@@ -9,7 +9,6 @@
 
 namespace trireme::models {
 
-/// Places of dropout within a layer; with the layer's index they key its masks.
 class DecoderNorm {
  public:
   DecoderNorm(const nn::Builder& builder, const DecoderConfig& config);

@@ -1,5 +1,5 @@
 #pragma once
-// Site: the places of a layer that draw random numbers. Each has a stream of its own.
+// Site: the places of a layer that draw random numbers; with the layer's index they key streams of their own.
 
 namespace trireme::models {
 
