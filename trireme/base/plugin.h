@@ -11,7 +11,7 @@
 namespace trireme::base {
 
 /// Counts the changes of what plugins use; a library built against another number is refused.
-inline constexpr int kPluginInterface = 1;
+inline constexpr int kPluginInterface = 2;
 
 /// Loads each library once and lets it register itself: a file's path, or a name that the dynamic
 /// linker finds. ConfigError with the linker's words where it cannot be loaded, is no plugin, or was

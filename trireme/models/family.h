@@ -15,11 +15,11 @@ namespace trireme::models {
 
 /// A row of `trireme models`: what a family can do, in words. Empty: no.
 struct Support {
-  std::string architecture;  // Hugging Face's class
-  std::string heads;         // what it predicts
-  std::string tensor;        // what tensor_parallel_size must suit
+  std::string architecture = {};  // Hugging Face's class
+  std::string heads = {};         // what it predicts
+  std::string tensor = {};        // what tensor_parallel_size must suit
   std::string sequence = "yes", pipeline = "yes";
-  std::string ties;          // by default
+  std::string ties = {};     // by default
   std::string import = "safetensors, bin", export_ = "safetensors, bin", tokenizer = "yes";
 };
 

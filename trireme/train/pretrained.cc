@@ -77,12 +77,9 @@ void save_pretrained(const ParallelModel& model, const std::string& folder, dist
     }
     return std::string();
   });
-  const checkpoint::SaveRequest request{.root = {},
-                                        .manifest = {.model_config = model.config},
-                                        .parameters = nn::parts_of(own.model->store, own.mesh.coord),
-                                        .optimizer = {},
-                                        .tokenizer = model.source};
-  checkpoint::Manifest manifest = request.manifest;
+  checkpoint::SaveRequest request;
+  request.parameters = nn::parts_of(own.model->store, own.mesh.coord);
+  checkpoint::Manifest manifest;
   checkpoint::save_merged(request, ranks, whole, false, manifest);
   checkpoint::together(ranks, [&] {
     if (world.rank() != 0) return std::string();

@@ -93,11 +93,11 @@ struct EncoderSpec {
 };
 
 struct EncoderDecoderSpec {
-  EmbeddingSpec source, target;
-  BlockSpec encoder, decoder;
-  std::vector<std::string> encoder_blocks, decoder_blocks;
+  EmbeddingSpec source = {}, target = {};
+  BlockSpec encoder = {}, decoder = {};
+  std::vector<std::string> encoder_blocks = {}, decoder_blocks = {};
   std::string encoder_norm = "";  // behind the last encoder block; empty: none
-  HeadSpec head;
+  HeadSpec head = {};
 };
 
 /// The chain of an encoder. `tp` must divide the heads: else ConfigError.
