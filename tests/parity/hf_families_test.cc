@@ -27,16 +27,16 @@ constexpr double kLr = 1e-2, kEps = 1e-4;  // as in hf_case.py
 
 struct Case {
   std::string name;
-  base::Json model;
-  test::Tensors weights, inputs, outputs, gradients, after;
+  base::Json model = {};
+  test::Tensors weights = {}, inputs = {}, outputs = {}, gradients = {}, after = {};
   double loss = 0;
   bool wide = false;  // fp64
   bool few = false;   // layouts, unless TRIREME_FULL is set
   int blocks = 0;
-  std::vector<int> tp, dp;
-  std::map<std::string, std::vector<int64_t>> prompts, greedy;  // by number
-  std::optional<double> own_bound;
-  std::vector<std::string> zero;  // endings of parameters whose gradients are zero in theory
+  std::vector<int> tp = {}, dp = {};
+  std::map<std::string, std::vector<int64_t>> prompts = {}, greedy = {};  // by number
+  std::optional<double> own_bound = {};
+  std::vector<std::string> zero = {};  // endings of parameters whose gradients are zero in theory
   double bound() const { return own_bound.value_or(wide ? 1e-9 : 1e-5); }
   bool is_zero(const std::string& name) const {
     return std::ranges::any_of(zero, [&](const std::string& ending) { return name.ends_with(ending); });
