@@ -268,8 +268,8 @@ TEST(HfFamilies, EveryLayoutContinuesAsHuggingFace) {
           const generate::Request request{
               .prompts = {c.prompts.at(number)}, .max_new_tokens = std::ssize(want), .sampling = {.greedy = true}};
           const auto found = generate::generate(*model->model, model->mesh, request);
-          if (world.rank() == 0)
-            EXPECT_EQ(found[0].new_ids, want) << c.name << " tp " << sizes.tp << " pp " << sizes.pp << " " << number;
+          if (world.rank() > 0) continue;
+          EXPECT_EQ(found[0].new_ids, want) << c.name << " tp " << sizes.tp << " pp " << sizes.pp << " " << number;
         }
       });
     }
