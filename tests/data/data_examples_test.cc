@@ -71,8 +71,8 @@ TEST(Bert, PutsTwoSegmentsBetweenSpecialTokensAndMasksSome) {
       for (int64_t k = 0; k < 32; ++k) {
         EXPECT_EQ(types[k], k > first && k < used ? 1 : 0);
         EXPECT_EQ(attention[k], k < used ? 1 : 0);
-        if (k >= used) EXPECT_EQ(ids[k], kPad);
-        if (k >= used) EXPECT_EQ(labels[k], -100);
+        if (k >= used) { EXPECT_EQ(ids[k], kPad); }
+        if (k >= used) { EXPECT_EQ(labels[k], -100); }
         if (labels[k] < 0) continue;
         ++predicted;
         masked += ids[k] == kMask;
@@ -301,7 +301,7 @@ TEST(PrefixLm, LabelsBeginBehindThePrefix) {
       EXPECT_EQ(f["prefix_mask"][k], k < prefix ? 1 : 0);
       EXPECT_EQ(f["labels"][k] < 0, k < prefix - 1)
           << "the prefix's last token guesses what follows";
-      if (k + 1 < 20 && f["labels"][k] >= 0) EXPECT_EQ(f["labels"][k], f["input_ids"][k + 1]);
+      if (k + 1 < 20 && f["labels"][k] >= 0) { EXPECT_EQ(f["labels"][k], f["input_ids"][k + 1]); }
     }
   }
   EXPECT_GE(*prefixes.begin(), 5);

@@ -123,7 +123,7 @@ TEST(InfiniteDataLoader, GoesOnInAnotherOrderEachEpochAndResumesAnywhere) {
         const Batch rows = loader->next();
         EXPECT_EQ(rows.rows(), batch == 2 ? 1 : 3);
         for (int64_t i = 0; i < rows.rows(); ++i) order.push_back(rows.fields[0].values[3 * i]);
-        if (loader == &a) EXPECT_EQ(resumed.next().fields[0].values, rows.fields[0].values);
+        if (loader == &a) { EXPECT_EQ(resumed.next().fields[0].values, rows.fields[0].values); }
       }
     }
     EXPECT_EQ(std::set<int64_t>(order.begin(), order.end()).size(), 14u)
