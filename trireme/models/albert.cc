@@ -38,8 +38,8 @@ void visit(ConfigReader& get, AlbertConfig& c) {
   get("tie_word_embeddings", c.tie_word_embeddings);
 }
 
-/// `values`: every key as it came to be.
-AlbertConfig read(const base::Json& tree, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+AlbertConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   AlbertConfig c;
   ConfigReader get(tree, "albert");
   visit(get, c);
@@ -47,7 +47,7 @@ AlbertConfig read(const base::Json& tree, base::Json* values = nullptr) {
   get.ignore({"head", "num_labels", "pooling", "normalize", "net_structure_type", "gap_size",
               "num_memory_blocks", "down_scale_factor"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   check_divides("num_attention_heads", c.num_attention_heads, "hidden_size", c.hidden_size);
   nn::find_activation(c.hidden_act);
   return c;
@@ -145,10 +145,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 }
 
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  const AlbertConfig c = read(tree, &values);
-  out.update(values);
-  out["model_type"] = "albert";
+  base::Json out;
+  const AlbertConfig c = read(tree, &out);
   write_head(out, "Albert", head(tree, c).kind, labels_of(tree));
   return out;
 }

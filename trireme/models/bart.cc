@@ -45,8 +45,8 @@ void visit(ConfigReader& get, BartConfig& c) {
   get("tie_word_embeddings", c.tie_word_embeddings);
 }
 
-/// `values`: every key as it came to be.
-BartConfig read(const base::Json& tree, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+BartConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   BartConfig c;
   ConfigReader get(tree, "bart");
   visit(get, c);
@@ -73,7 +73,7 @@ BartConfig read(const base::Json& tree, base::Json* values = nullptr) {
               "min_length",
               "prefix"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   if (c.encoder_layerdrop > 0 || c.decoder_layerdrop > 0)
     throw base::ConfigError(
         "model.encoder_layerdrop and decoder_layerdrop are not supported; set both to 0");
@@ -142,10 +142,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 }
 
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  read(tree, &values);
-  out.update(values);
-  out["model_type"] = "bart";
+  base::Json out;
+  read(tree, &out);
   out["is_encoder_decoder"] = true;
   write_head(out, "Bart", HeadKind::seq2seq, labels_of(tree, 3));
   return out;

@@ -66,8 +66,8 @@ void visit(ConfigReader& get, BertConfig& c, Kind kind) {
   get("summary_last_dropout", c.summary_last_dropout, 0, 0.999);
 }
 
-/// `values`: every key as it came to be.
-BertConfig read(const base::Json& tree, Kind kind, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+BertConfig read(const base::Json& tree, Kind kind, base::Json* resolved = nullptr) {
   BertConfig c;
   if (kind == Kind::roberta) c.vocab_size = 50265, c.pad_token_id = 1;
   if (kind == Kind::electra)
@@ -77,7 +77,7 @@ BertConfig read(const base::Json& tree, Kind kind, base::Json* values = nullptr)
   visit(get, c, kind);
   get.ignore({"head", "num_labels", "pooling", "normalize"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   if (c.embedding_size == 0) c.embedding_size = c.hidden_size;
   check_divides("num_attention_heads", c.num_attention_heads, "hidden_size", c.hidden_size);
   nn::find_activation(c.hidden_act);
@@ -198,10 +198,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 
 template <Kind kind>
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  const BertConfig c = read(tree, kind, &values);
-  out.update(values);
-  out["model_type"] = prefix(kind);
+  base::Json out;
+  const BertConfig c = read(tree, kind, &out);
   write_head(out,
              kind == Kind::bert      ? "Bert"
              : kind == Kind::roberta ? "Roberta"

@@ -60,8 +60,8 @@ base::Json part(const base::Json& tree, const char* key) {
   return tree.contains(key) && tree[key].is_object() ? tree[key] : base::Json::object();
 }
 
-/// `values`: every key as it came to be.
-ClipConfig read(const base::Json& tree, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+ClipConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   ClipConfig c;
   const base::Json text = part(tree, "text_config"), vision = part(tree, "vision_config");
   ConfigReader of_text(text, "clip", "model.text_config"),
@@ -79,12 +79,12 @@ ClipConfig read(const base::Json& tree, base::Json* values = nullptr) {
   get("initializer_factor", c.initializer_factor, 0, 100);
   get.ignore({"text_config", "vision_config", "text_config_dict", "vision_config_dict"});
   get.finish();
-  if (values) {
-    *values = get.values();
-    (*values)["text_config"] = text;
-    (*values)["text_config"].update(of_text.values());
-    (*values)["vision_config"] = vision;
-    (*values)["vision_config"].update(of_vision.values());
+  if (resolved) {
+    *resolved = get.resolved("CLIPModel");
+    (*resolved)["text_config"] = text;
+    (*resolved)["text_config"].update(of_text.values());
+    (*resolved)["vision_config"] = vision;
+    (*resolved)["vision_config"].update(of_vision.values());
   }
   for (const Tower& tower : {c.text, c.vision}) {
     check_divides("num_attention_heads", tower.num_attention_heads, "hidden_size",
@@ -255,12 +255,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 }
 
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  read(tree, &values);
-  out.update(values);
-  for (const char* key : {"family", "pretrained"}) out.erase(key);
-  out["model_type"] = "clip";
-  out["architectures"] = {"CLIPModel"};
+  base::Json out;
+  read(tree, &out);
   return out;
 }
 

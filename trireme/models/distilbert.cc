@@ -37,14 +37,14 @@ void visit(ConfigReader& get, DistilBertConfig& c) {
       c.sinusoidal_pos_embds);  // says how places begin; files hold them either way
 }
 
-/// `values`: every key as it came to be.
-DistilBertConfig read(const base::Json& tree, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+DistilBertConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   DistilBertConfig c;
   ConfigReader get(tree, "distilbert");
   visit(get, c);
   get.ignore({"head", "num_labels", "pooling", "normalize", "tie_weights_"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   check_divides("n_heads", c.n_heads, "dim", c.dim);
   nn::find_activation(c.activation);
   return c;
@@ -127,10 +127,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 }
 
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  const DistilBertConfig c = read(tree, &values);
-  out.update(values);
-  out["model_type"] = "distilbert";
+  base::Json out;
+  const DistilBertConfig c = read(tree, &out);
   write_head(out, "DistilBert", head(tree, c).kind, labels_of(tree));
   return out;
 }

@@ -91,8 +91,9 @@ class ConfigReader {
   void ignore(std::initializer_list<const char*> keys);
   /// ConfigError for keys that nobody read, with the nearest known name.
   void finish() const;
-  /// The tree with everything that was read filled in, for config.json; `architecture` is Hugging Face's class.
-  base::Json resolved(const std::string& architecture) const;
+  /// The tree with everything that was read filled in, for config.json; `architecture` is Hugging Face's class (empty: as
+  /// the tree has it).
+  base::Json resolved(const std::string& architecture = {}) const;
   /// What was read, without the rest.
   const base::Json& values() const { return resolved_; }
 

@@ -153,7 +153,7 @@ base::Json ConfigReader::resolved(const std::string& architecture) const {
   out.erase("family");
   out.erase("pretrained");
   out["model_type"] = family_;
-  out["architectures"] = {architecture};
+  if (!architecture.empty()) out["architectures"] = {architecture};
   for (const auto& [key, value] : resolved_.items()) out[key] = value;
   return out;
 }

@@ -24,8 +24,8 @@ struct ResMlpConfig {
   std::string hidden_act = "gelu";
 };
 
-/// `values`: every key as it came to be.
-ResMlpConfig read(const base::Json& tree, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+ResMlpConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   ResMlpConfig c;
   ConfigReader get(tree, "resmlp");
   get("num_channels", c.num_channels);
@@ -38,7 +38,7 @@ ResMlpConfig read(const base::Json& tree, base::Json* values = nullptr) {
   get("hidden_act", c.hidden_act);
   get.ignore({"head", "num_labels", "image_size", "patch_size"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   nn::find_activation(c.hidden_act);
   return c;
 }
@@ -164,10 +164,8 @@ nn::ModelDef make(const base::Json& tree, int) {
 }
 
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  read(tree, &values);
-  out.update(values);
-  out["model_type"] = "resmlp";
+  base::Json out;
+  read(tree, &out);
   for (const auto& [key, otherwise] : {std::pair{"image_size", 224}, {"patch_size", 16}})
     if (!out.contains(key)) out[key] = otherwise;
   write_head(out, "ResMLP", HeadKind::image_classification, labels_of(tree, 1000));

@@ -51,8 +51,8 @@ void visit(ConfigReader& get, SwinConfig& c) {
   get("use_absolute_embeddings", c.use_absolute_embeddings);
 }
 
-/// `values`: every key as it came to be.
-SwinConfig read(const base::Json& tree, bool v2, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+SwinConfig read(const base::Json& tree, bool v2, base::Json* resolved = nullptr) {
   SwinConfig c{.v2 = v2};
   ConfigReader get(tree, v2 ? "swinv2" : "swin");
   visit(get, c);
@@ -61,7 +61,7 @@ SwinConfig read(const base::Json& tree, bool v2, base::Json* values = nullptr) {
               "out_features", "out_indices", "path_norm"});
   if (v2) get.ignore({"pretrained_window_sizes"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   c.depths = numbers_of(tree, "depths", c.depths);
   c.num_heads = numbers_of(tree, "num_heads", c.num_heads);
   if (v2 && tree.contains("pretrained_window_sizes") && tree["pretrained_window_sizes"].is_array())
@@ -423,10 +423,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 
 template <bool v2>
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  const SwinConfig c = read(tree, v2, &values);
-  out.update(values);
-  out["model_type"] = v2 ? "swinv2" : "swin";
+  base::Json out;
+  const SwinConfig c = read(tree, v2, &out);
   if (v2) out["pretrained_window_sizes"] = c.pretrained_window_sizes;
   out["depths"] = c.depths;
   out["num_heads"] = c.num_heads;

@@ -44,8 +44,8 @@ void visit(ConfigReader& get, T5Config& c) {
   get("scale_decoder_outputs", c.scale_decoder_outputs);
 }
 
-/// `values`: every key as it came to be.
-T5Config read(const base::Json& tree, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+T5Config read(const base::Json& tree, base::Json* resolved = nullptr) {
   T5Config c;
   // The first version ties its output to the words and scales what goes in; where nothing is said,
   // both go together.
@@ -56,7 +56,7 @@ T5Config read(const base::Json& tree, base::Json* values = nullptr) {
   get.ignore({"head", "num_labels", "dense_act_fn", "is_gated_act", "classifier_dropout",
               "is_decoder", "n_positions", "output_past", "decoder_layers", "tokenizer_class"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   nn::find_activation(c.activation());
   head_of(tree, "t5", {HeadKind::seq2seq}, HeadKind::seq2seq);
   return c;
@@ -144,10 +144,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
 }
 
 base::Json resolve(const base::Json& tree) {
-  base::Json out = tree, values;
-  read(tree, &values);
-  out.update(values);
-  out["model_type"] = "t5";
+  base::Json out;
+  read(tree, &out);
   out["is_encoder_decoder"] = true;
   write_head(out, "T5", HeadKind::seq2seq, labels_of(tree));
   return out;

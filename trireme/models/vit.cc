@@ -31,15 +31,15 @@ void visit(ConfigReader& get, VitConfig& c) {
   get("qkv_bias", c.qkv_bias);
 }
 
-/// `values`: every key as it came to be.
-VitConfig read(const base::Json& tree, const std::string& family, base::Json* values = nullptr) {
+/// `resolved`: the tree with every key as it came to be.
+VitConfig read(const base::Json& tree, const std::string& family, base::Json* resolved = nullptr) {
   VitConfig c;
   ConfigReader get(tree, family);
   visit(get, c);
   get.ignore({"head", "num_labels", "pooling", "normalize", "image_size", "patch_size",
               "encoder_stride", "pooler_output_size", "pooler_act"});
   get.finish();
-  if (values) *values = get.values();
+  if (resolved) *resolved = get.resolved();
   check_divides("num_attention_heads", c.num_attention_heads, "hidden_size", c.hidden_size);
   nn::find_activation(c.hidden_act);
   return c;
@@ -110,10 +110,8 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
 }
 
 base::Json resolve(const base::Json& tree, const std::string& base, const std::string& class_name) {
-  base::Json out = tree, values;
-  read(tree, base, &values);
-  out.update(values);
-  out["model_type"] = base;
+  base::Json out;
+  read(tree, base, &out);
   for (const auto& [key, otherwise] : {std::pair{"image_size", 224}, {"patch_size", 16}})
     if (!out.contains(key)) out[key] = otherwise;
   write_head(out, class_name, kind_of(tree, base), labels_of(tree));

@@ -360,8 +360,6 @@ int64_t labels_of(const base::Json& tree, int64_t otherwise) {
 
 void write_head(base::Json& tree, const std::string& family_name, HeadKind kind, int64_t labels) {
   tree.erase("head");
-  tree.erase("family");
-  tree.erase("pretrained");
   tree.erase("num_labels");
   tree["architectures"] = {family_name + suffix_of(kind)};
   if (labels_of(tree, -1) == labels) return;

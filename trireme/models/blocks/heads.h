@@ -129,7 +129,7 @@ std::string suffix_of(HeadKind kind);
 RowVector vector_of(const base::Json& tree);
 /// The classes of a classification: `num_labels`, else the number of `id2label`, else `otherwise`.
 int64_t labels_of(const base::Json& tree, int64_t otherwise = 2);
-/// For `resolve`: the class in `architectures`, and the labels where Hugging Face would not know
+/// For `resolve`, on what the reader made: the class in `architectures`, and the labels where Hugging Face would not know
 /// their number.
 void write_head(base::Json& tree, const std::string& family_name, HeadKind kind, int64_t labels);
 
