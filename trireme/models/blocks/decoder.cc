@@ -39,7 +39,7 @@ class Embeddings : public nn::Layer {
     }
     if (!c.names.project_in.empty())
       project_.emplace(b / c.names.project_in, c.embedding_size, c.hidden, nn::Linear::Options{.init = Init::normal(c.init), .bias = false});
-    if (!c.names.embedding_norm.empty()) norm_.emplace(b / c.names.embedding_norm, c);
+    if (!c.names.embedding_norm.empty()) norm_.emplace(b / c.names.embedding_norm, c.hidden, c.norm());
   }
 
   State forward(State, const Context& context) override {
@@ -74,7 +74,7 @@ class Embeddings : public nn::Layer {
   nn::VocabTable tokens_;
   nn::Param* positions_ = nullptr;
   std::optional<nn::Linear> project_;
-  std::optional<DecoderNorm> norm_;
+  std::optional<AnyNorm> norm_;
 };
 
 class Block : public nn::Layer {
@@ -82,10 +82,10 @@ class Block : public nn::Layer {
   Block(const Builder& b, const DecoderConfig& c, int64_t index)
       : config_(c), builder_(b), attention_(b, c, index) {
     const DecoderNames& n = c.names;
-    attention_norm_.emplace(b / n.attention_norm, c);
-    if (!n.mlp_norm.empty()) mlp_norm_.emplace(b / n.mlp_norm, c);
-    if (!n.attention_out_norm.empty()) attention_out_norm_.emplace(b / n.attention_out_norm, c);
-    if (!n.mlp_out_norm.empty()) mlp_out_norm_.emplace(b / n.mlp_out_norm, c);
+    attention_norm_.emplace(b / n.attention_norm, c.hidden, c.norm());
+    if (!n.mlp_norm.empty()) mlp_norm_.emplace(b / n.mlp_norm, c.hidden, c.norm());
+    if (!n.attention_out_norm.empty()) attention_out_norm_.emplace(b / n.attention_out_norm, c.hidden, c.norm());
+    if (!n.mlp_out_norm.empty()) mlp_out_norm_.emplace(b / n.mlp_out_norm, c.hidden, c.norm());
     if (c.has_experts(index))
       experts_.emplace(b, c);
     else
@@ -121,7 +121,7 @@ class Block : public nn::Layer {
   }
 
  private:
-  static at::Tensor with(const std::optional<DecoderNorm>& norm, const at::Tensor& x, const Context& context) {
+  static at::Tensor with(const std::optional<AnyNorm>& norm, const at::Tensor& x, const Context& context) {
     return norm ? norm->forward(x, context) : x;
   }
 
@@ -143,7 +143,7 @@ class Block : public nn::Layer {
   DecoderConfig config_;
   Builder builder_;
   Attention attention_;
-  std::optional<DecoderNorm> attention_norm_, mlp_norm_, attention_out_norm_, mlp_out_norm_;
+  std::optional<AnyNorm> attention_norm_, mlp_norm_, attention_out_norm_, mlp_out_norm_;
   std::optional<Mlp> mlp_;
   std::optional<Experts> experts_;
 };
@@ -153,7 +153,7 @@ class Head : public nn::Layer {
  public:
   Head(const Builder& b, const DecoderConfig& c) : config_(c), builder_(b), table_(table(b, c), c.vocab_size, c.embedding_size, Init::normal(c.init)) {
     const Builder model = b / c.names.model;
-    if (!c.names.final_norm.empty()) norm_.emplace(model / c.names.final_norm, c);
+    if (!c.names.final_norm.empty()) norm_.emplace(model / c.names.final_norm, c.hidden, c.norm());
     if (!c.names.project_out.empty())
       project_.emplace(model / c.names.project_out, c.hidden, c.embedding_size, nn::Linear::Options{.init = Init::normal(c.init), .bias = false});
     if (c.head_bias)
@@ -190,7 +190,7 @@ class Head : public nn::Layer {
   DecoderConfig config_;
   Builder builder_;
   nn::VocabTable table_;
-  std::optional<DecoderNorm> norm_;
+  std::optional<AnyNorm> norm_;
   std::optional<nn::Linear> project_;
   nn::Param* bias_ = nullptr;
 };

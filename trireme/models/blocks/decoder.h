@@ -6,7 +6,7 @@
 //   Family opt_family() { return decoder_family("opt", "OPTForCausalLM", read); }
 
 #include "trireme/models/family.h"
-#include "trireme/nn/layers.h"
+#include "trireme/models/blocks/norm.h"
 #include "trireme/nn/rotary.h"
 
 namespace trireme::models {
@@ -45,6 +45,7 @@ struct DecoderConfig {
   // Norms: with a mean and a bias, or of the root mean square alone.
   bool rms = false;
   double norm_eps = 1e-5, norm_offset = 0;
+  Norm norm() const { return {.eps = norm_eps, .rms = rms, .offset = norm_offset}; }
 
   // Attention.
   double scale = 1, score_cap = 0;

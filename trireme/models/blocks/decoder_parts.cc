@@ -77,17 +77,6 @@ std::string expert_name(std::string name, int64_t index) { return name.replace(n
 
 }  // namespace
 
-DecoderNorm::DecoderNorm(const Builder& builder, const DecoderConfig& c) {
-  if (c.rms)
-    rms_.emplace(builder, c.hidden, c.norm_eps, c.norm_offset);
-  else
-    layer_.emplace(builder, c.hidden, c.norm_eps);
-}
-
-at::Tensor DecoderNorm::forward(const at::Tensor& x, const Context& context) const {
-  return rms_ ? rms_->forward(x, context) : layer_->forward(x, context);
-}
-
 Attention::Attention(const Builder& b, const DecoderConfig& c, int64_t index)
     : config_(c),
       builder_(b),

@@ -1,5 +1,5 @@
 #pragma once
-// Parts of a decoder's block (decoder.h): its norm of either kind, attention between its projections, MLP and mixture of
+// Parts of a decoder's block (decoder.h): attention between its projections, MLP and mixture of
 // experts. Each reads of a DecoderConfig what concerns it.
 
 #include <optional>
@@ -8,16 +8,6 @@
 #include "trireme/models/blocks/sites.h"
 
 namespace trireme::models {
-
-class DecoderNorm {
- public:
-  DecoderNorm(const nn::Builder& builder, const DecoderConfig& config);
-  at::Tensor forward(const at::Tensor& x, const nn::Context& context) const;
-
- private:
-  std::optional<nn::LayerNorm> layer_;
-  std::optional<nn::RmsNorm> rms_;
-};
 
 class Attention {
  public:

@@ -280,10 +280,6 @@ void add_class_loss(const HeadSpec& spec, nn::ModelDef& def) {
 
 }  // namespace
 
-AnyNorm::AnyNorm(const nn::Builder& b, int64_t features, const Norm& norm)
-    : norm_(norm.rms ? decltype(norm_)(nn::RmsNorm(b, features, norm.eps))
-                     : nn::LayerNorm(b, features, norm.eps)) {}
-
 void add_head(const HeadSpec& spec, nn::ModelDef& def) {
   def.generates = spec.kind == HeadKind::seq2seq;
   if (spec.vocab) def.policy.push_back({spec.vocab->table, nn::Style::vocab});

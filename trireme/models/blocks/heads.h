@@ -15,10 +15,9 @@
 
 #include <optional>
 #include <string>
-#include <variant>
 
 #include "trireme/base/json.h"
-#include "trireme/nn/layers.h"
+#include "trireme/models/blocks/norm.h"
 
 namespace trireme::models {
 
@@ -41,22 +40,6 @@ struct Positions {
   int64_t of(const nn::BatchShape& shape) const {
     return fixed > 0 ? fixed : source ? shape.source_seq : shape.seq;
   }
-};
-
-/// Normalisation as data.
-struct Norm {
-  double eps = 1e-5;
-  bool rms = false;
-};
-class AnyNorm {
- public:
-  AnyNorm(const nn::Builder& b, int64_t features, const Norm& norm);
-  at::Tensor forward(const at::Tensor& x, const nn::Context& context) const {
-    return std::visit([&](const auto& norm) { return norm.forward(x, context); }, norm_);
-  }
-
- private:
-  std::variant<nn::LayerNorm, nn::RmsNorm> norm_;
 };
 
 /// Scores of the vocabulary for each token, split over tp ("logits"): dense, activation, norm, then
