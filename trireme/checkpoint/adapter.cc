@@ -24,11 +24,10 @@ bool starts(const base::Json& config, const char* key) {
   return config.contains(key) && config[key].is_boolean() && config[key].get<bool>();
 }
 
-// The whole name, or an end of it after a dot.
 const base::Json* pattern_of(const base::Json& config, const char* key, const std::string& module) {
   if (!config.contains(key) || !config[key].is_object()) return nullptr;
   for (const auto& [pattern, value] : config[key].items())
-    if (module == pattern || module.ends_with("." + pattern)) return &value;
+    if (nn::names_module(pattern, module)) return &value;
   return nullptr;
 }
 

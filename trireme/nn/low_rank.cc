@@ -4,10 +4,12 @@
 
 namespace trireme::nn {
 
+bool names_module(const std::string& target, const std::string& module) {
+  return module == target || module.ends_with("." + target);
+}
+
 bool LowRank::adapts(const std::string& module) const {
-  return rank > 0 && std::ranges::any_of(targets, [&](const std::string& target) {
-           return module == target || module.ends_with("." + target);
-         });
+  return rank > 0 && std::ranges::any_of(targets, [&](const std::string& target) { return names_module(target, module); });
 }
 
 bool is_low_rank(const std::string& parameter) {

@@ -10,6 +10,9 @@
 
 namespace trireme::nn {
 
+/// Does `target` name `module`: wholly, or its end from a dot on? PEFT's rule.
+bool names_module(const std::string& target, const std::string& module);
+
 struct LowRank {
   int64_t rank = 0;  // 0: there is none
   double scale = 1;  // alpha / rank

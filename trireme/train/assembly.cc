@@ -142,9 +142,8 @@ namespace {
 void check_targets(const layout::ModelDescription& model, const nn::LowRank& adapter) {
   constexpr std::string_view kIn = ".lora_A.weight";
   for (const std::string& target : adapter.targets) {
-    const nn::LowRank alone{.rank = 1, .targets = {target}};
     const bool found = std::ranges::any_of(model.parameters, [&](const layout::ParamSpec& spec) {
-      return spec.name.ends_with(kIn) && alone.adapts(spec.name.substr(0, spec.name.size() - kIn.size()));
+      return spec.name.ends_with(kIn) && nn::names_module(target, spec.name.substr(0, spec.name.size() - kIn.size()));
     });
     if (!found)
       throw base::ConfigError(fmt::format("model.adapter.target_modules: no linear module of the model is called {}; "
