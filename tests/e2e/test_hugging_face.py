@@ -101,6 +101,7 @@ def test_one_call_splits_a_model_and_brings_it_back(model, tmp_path):
     trireme("ckpt", "convert", tmp_path / "122", tmp_path / "joined", "--to", "hf")
     assert apart(finetune(tmp_path / "122", tmp_path / "again", "211", "bin"),
                  finetune(tmp_path / "joined", tmp_path / "alike", "111", "bin")) < 1e-5
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["122", "212", "411", "again", "alike", "joined", "one"]
     assert "is there already" in finetune(folder, tmp_path / "one", "111", "bin", code=2)
 
 

@@ -50,6 +50,22 @@ ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, con
   return model;
 }
 
+/// Makes `folder` of what stands merged in `whole`.
+void finish(const Assembly& own, const std::string& whole, const std::string& folder, SaveFormat format) {
+  if (format == SaveFormat::safetensors) return checkpoint::commit_folder(whole, folder);
+  const checkpoint::Checkpoint merged(whole);
+  const layout::Mesh& mesh = own.mesh.mesh;
+  if (format == SaveFormat::bin)
+    checkpoint::convert_to_hf(merged, folder, {.pickled = true});
+  else
+    checkpoint::convert_to_oslo(merged, folder, own.description, mesh.size(Axis::tp), mesh.size(Axis::pp), {});
+}
+
+void remove_quietly(const std::string& folder) {
+  std::error_code ignored;
+  if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+}
+
 }  // namespace
 
 ParallelModel from_pretrained(const std::string& name_or_folder, const ParallelOptions& options, dist::World& world) {
@@ -64,39 +80,34 @@ ParallelModel from_config(const base::Json& config, const ParallelOptions& optio
   return lay_out(config, nullptr, options, world);
 }
 
-void save_pretrained(const ParallelModel& model, const std::string& folder, dist::World& world, SaveFormat format) {
+void save_pretrained(const ParallelModel& model, const std::string& given, dist::World& world, SaveFormat format) {
+  const std::string folder = given.substr(0, given.find_last_not_of('/') + 1);
   const Assembly& own = *model.assembly;
-  const std::string whole = folder + ".partial";
   const comm::Comm& ranks = own.mesh.world;
+  std::string whole;  // rank 0's
   checkpoint::together(ranks, [&] {
     if (std::filesystem::exists(folder))
       throw base::ConfigError(folder + ": is there already; give a new folder, or remove it");
-    if (world.rank() == 0) {
-      std::filesystem::remove_all(whole);
-      base::make_folders(whole);
-    }
+    if (world.rank() == 0) whole = checkpoint::begin_folder(folder + ".merged");
     return std::string();
   });
-  checkpoint::SaveRequest request;
-  request.parameters = nn::parts_of(own.model->store, own.mesh.coord);
-  checkpoint::Manifest manifest;
-  checkpoint::save_merged(request, ranks, whole, false, manifest);
-  checkpoint::together(ranks, [&] {
-    if (world.rank() != 0) return std::string();
-    checkpoint::write_model_files(whole, model.config, model.source);
-    if (format == SaveFormat::safetensors) {
-      checkpoint::commit_folder(whole, folder);
+  try {
+    checkpoint::SaveRequest request;
+    request.parameters = nn::parts_of(own.model->store, own.mesh.coord);
+    checkpoint::Manifest manifest;
+    checkpoint::save_merged(request, ranks, whole, false, manifest);
+    checkpoint::together(ranks, [&] {
+      if (world.rank() == 0) {
+        checkpoint::write_model_files(whole, model.config, model.source);
+        finish(own, whole, folder, format);
+      }
       return std::string();
-    }
-    const checkpoint::Checkpoint merged(whole);
-    const layout::Mesh& mesh = own.mesh.mesh;
-    if (format == SaveFormat::bin)
-      checkpoint::convert_to_hf(merged, folder, {.pickled = true});
-    else
-      checkpoint::convert_to_oslo(merged, folder, own.description, mesh.size(Axis::tp), mesh.size(Axis::pp), {});
-    std::filesystem::remove_all(whole);
-    return std::string();
-  });
+    });
+  } catch (...) {
+    remove_quietly(whole);
+    throw;
+  }
+  remove_quietly(whole);
 }
 
 }  // namespace trireme::train
