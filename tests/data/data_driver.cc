@@ -102,6 +102,7 @@ Json image(const Json& q) {
     if (name == "brightness") image = adjust_brightness(image, step[1]);
     if (name == "contrast") image = adjust_contrast(image, step[1]);
     if (name == "saturation") image = adjust_saturation(image, step[1]);
+    if (name == "hue") image = adjust_hue(image, step[1]);
     if (name == "solarize") image = solarize(image, step[1]);
     if (name == "blur") image = blur(image, step[1]);
   }

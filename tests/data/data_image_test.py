@@ -41,6 +41,15 @@ def resize(image, width, height, how, box=None):
     return rows.resize((width, height), HOW[how], box=(0, top, width, bottom))
 
 
+def turned(image, turn):
+    """The hue moved as torchvision moves it, through Pillow's own HSV."""
+    if image.mode == "L":
+        return image
+    h, s, v = image.convert("HSV").split()
+    moved = (numpy.asarray(h, dtype=int) + int(turn * 255)) % 256
+    return Image.merge("HSV", (Image.fromarray(moved.astype(numpy.uint8)), s, v)).convert("RGB")
+
+
 CASES = [
     (["resize", 20, 31, "bilinear"], lambda i: resize(i, 31, 20, "bilinear")),
     (["resize", 97, 120, "bilinear"], lambda i: resize(i, 120, 97, "bilinear")),
@@ -56,6 +65,7 @@ CASES = [
     (["channels", 3], lambda i: i.convert("RGB")),
     (["solarize", 100], lambda i: ImageOps.solarize(i, 100)),
     *[(["blur", s], lambda i, s=s: i.filter(ImageFilter.GaussianBlur(s))) for s in (0.3, 0.9, 2.0, 4.7)],
+    *[(["hue", t], lambda i, t=t: turned(i, t)) for t in (-0.5, -0.17, 0.0, 0.04, 0.31)],
     *[([n, f], lambda i, e=e, f=f: e(i).enhance(f)) for f in (0.4, 1.0, 1.7)
       for n, e in (("brightness", ImageEnhance.Brightness), ("contrast", ImageEnhance.Contrast), ("saturation", ImageEnhance.Color))],
 ]

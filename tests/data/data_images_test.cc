@@ -149,6 +149,20 @@ TEST_F(Images, ChangesAtRandomDependOnSeedAndIndexAlone) {
   EXPECT_NE(read_fields(*parts, 0), read_fields(*parts, 6));
 }
 
+TEST_F(Images, ViewsOfOneImageAreChangedEachOnItsOwn) {
+  const Json options = {{"views", 2}, {"size", 4}, {"random_crop", true}, {"padding", 2}};
+  auto dataset = open(mnist(), options, true);
+  EXPECT_EQ(dataset->fields()[0], (FieldSpec{"pixel_values", {2, 1, 4, 4}, base::DType::f32}));
+  int apart = 0;
+  for (int64_t i = 0; i < 20; ++i) {
+    const Values both = read_fields(*dataset, i)["pixel_values"];
+    ASSERT_EQ(both.size(), 32u);
+    apart += !std::equal(both.begin(), both.begin() + 16, both.begin() + 16);
+  }
+  EXPECT_GT(apart, 10);
+  EXPECT_THROW(open(mnist(), {{"views", 2}, {"mixup", 1.0}}, true), base::ConfigError);
+}
+
 TEST_F(Images, MixedOnesHaveSharesForLabels) {
   for (const char* kind : {"mixup", "cutmix"}) {
     auto dataset = open(mnist(), {{kind, 1.0}, {"classes", 4}}, true);

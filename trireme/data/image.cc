@@ -238,6 +238,36 @@ Image adjust_saturation(const Image& image, double factor) {
   return out;
 }
 
+Image adjust_hue(const Image& image, double turn) {
+  if (image.channels == 1) return image;
+  // Hue, saturation and value have 8 bits each in between.
+  const int steps = static_cast<int>(turn * 255);
+  Image out = image;
+  for (size_t i = 0; i < out.pixels.size(); i += 3) {
+    const uint8_t* in = &image.pixels[i];
+    const uint8_t low = std::min({in[0], in[1], in[2]}), v = std::max({in[0], in[1], in[2]});
+    if (low == v) continue;
+    // In floats where Pillow has them: a hue that is one step off is several grey levels.
+    const auto range = static_cast<float>(v - low);
+    const auto below = [&](int c) { return static_cast<float>(v - in[c]) / range; };
+    const auto sector = in[0] == v   ? below(2) - below(1)
+                        : in[1] == v ? static_cast<float>(2.0 + below(0) - below(2))
+                                     : static_cast<float>(4.0 + below(1) - below(0));
+    const auto circle = static_cast<float>(std::fmod(sector / 6.0 + 1.0, 1.0));
+    const int hue = (static_cast<int>(circle * 255.0) + steps) & 255;
+    const float s =
+        static_cast<float>(static_cast<int>(range / static_cast<float>(v) * 255.0)) / 255.0F;
+    const double place = hue * 6.0 / 255.0;
+    const auto part = static_cast<float>(place - std::floor(place));
+    const auto shade = [&](double share) { return clip(std::lround(v * (1.0 - share))); };
+    const uint8_t p = shade(s), q = shade(s * part), t = shade(s * (1.0 - part));
+    const uint8_t colours[6][3] = {{v, t, p}, {q, v, p}, {p, v, t},
+                                   {p, q, v}, {t, p, v}, {v, p, q}};
+    std::copy_n(colours[static_cast<int>(place) % 6], 3, &out.pixels[i]);
+  }
+  return out;
+}
+
 Image solarize(const Image& image, int64_t threshold) {
   Image out = image;
   for (uint8_t& value : out.pixels)

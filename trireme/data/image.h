@@ -41,6 +41,8 @@ Image with_channels(const Image& image, int64_t channels);
 Image adjust_brightness(const Image& image, double factor);
 Image adjust_contrast(const Image& image, double factor);
 Image adjust_saturation(const Image& image, double factor);
+/// Turns the circle of hues by `turn` of its length, in 255 steps; grey stays as it is.
+Image adjust_hue(const Image& image, double turn);
 /// Inverts what is at least `threshold`.
 Image solarize(const Image& image, int64_t threshold);
 /// Three box blurs that come close to a Gaussian of this standard deviation (Gwosdek et al., 2011).

@@ -17,11 +17,12 @@ using base::ConfigError;
 
 struct ImageOptions {
   std::string label_file = "", interpolation = "bilinear";
-  int64_t size = 0, channels = 0, resize = 0, padding = 0, classes = 0, solarize_threshold = 128;
+  int64_t size = 0, channels = 0, resize = 0, padding = 0, classes = 0, solarize_threshold = 128,
+          views = 1;
   bool random_crop = false, random_resized_crop = false;
   double scale_min = 0.08, horizontal_flip = 0, vertical_flip = 0;
-  double brightness = 0, contrast = 0, saturation = 0, blur = 0, blur_min = 0.1, blur_max = 2.0,
-         solarize = 0;
+  double brightness = 0, contrast = 0, saturation = 0, hue = 0, grayscale = 0, blur = 0,
+         blur_min = 0.1, blur_max = 2.0, solarize = 0;
   double mixup = 0, cutmix = 0;
   std::vector<double> mean = {}, std = {};
 
@@ -45,6 +46,8 @@ struct ImageOptions {
     v("brightness", self.brightness, Field{"factors of 1 - x to 1 + x", 0, 1});
     v("contrast", self.contrast, Field{"", 0, 1});
     v("saturation", self.saturation, Field{"", 0, 1});
+    v("hue", self.hue, Field{"turns of -x to x of the circle", 0, 0.5});
+    v("grayscale", self.grayscale, Field{"probability", 0, 1});
     v("blur", self.blur, Field{"probability", 0, 1});
     v("blur_min", self.blur_min, Field{"standard deviation", 0.01, 100});
     v("blur_max", self.blur_max, Field{"", 0.01, 100});
@@ -53,6 +56,9 @@ struct ImageOptions {
     v("mixup", self.mixup,
       Field{"alpha of the mix with another image; labels are shares then; 0: off", 0, 100});
     v("cutmix", self.cutmix, Field{"alpha of a part from another image; 0: off", 0, 100});
+    v("views", self.views,
+      Field{"of each image, each changed on its own: pixel_values get a dimension of so many", 1,
+            64});
     v("classes", self.classes, Field{"0: what the labels show", 0});
     v("mean", self.mean, Field{"of each channel, of values from 0 to 1", 0, 1});
     v("std", self.std, Field{"", 1e-6, 100});
@@ -94,6 +100,8 @@ class ImageExamples : public Examples {
     const Image first = files_->image(0);
     if (options_.channels == 0) options_.channels = first.channels;
     if (options_.channels == 2) throw ConfigError("options of images.channels: 2; expected 1 or 3");
+    if (options_.views > 1 && mixes())
+      throw ConfigError("options of images: views beside mixup or cutmix; choose one");
     height_ = options_.size > 0 ? options_.size : first.height;
     width_ = options_.size > 0 ? options_.size : first.width;
     classes_ = options_.classes > 0 ? options_.classes : files_->classes();
@@ -118,8 +126,9 @@ class ImageExamples : public Examples {
                        options_.channels, height_, width_);
   }
   std::vector<FieldSpec> fields() const override {
-    std::vector<FieldSpec> fields{
-        {"pixel_values", {options_.channels, height_, width_}, base::DType::f32}};
+    std::vector<int64_t> shape{options_.channels, height_, width_};
+    if (options_.views > 1) shape.insert(shape.begin(), options_.views);
+    std::vector<FieldSpec> fields{{"pixel_values", shape, base::DType::f32}};
     fields.push_back(mixes() ? FieldSpec{"labels", {classes_}, base::DType::f32}
                              : FieldSpec{"labels"});
     return fields;
@@ -132,7 +141,9 @@ class ImageExamples : public Examples {
   }
 
   void read(int64_t example, Draws& draws, Row row) const override {
-    write(prepared(example, draws), row[0].reals);
+    const int64_t pixels = options_.channels * height_ * width_;
+    for (int64_t view = 0; view < options_.views; ++view)
+      write(prepared(example, draws), row[0].reals + view * pixels);
     const int64_t label = files_->label(example);
     if (!mixes()) {
       *row[1].ids = label;
@@ -165,6 +176,9 @@ class ImageExamples : public Examples {
     if (options_.brightness > 0) image = adjust_brightness(image, factor(options_.brightness));
     if (options_.contrast > 0) image = adjust_contrast(image, factor(options_.contrast));
     if (options_.saturation > 0) image = adjust_saturation(image, factor(options_.saturation));
+    if (options_.hue > 0) image = adjust_hue(image, factor(options_.hue) - 1);
+    if (options_.grayscale > 0 && draws.chance(options_.grayscale))
+      image = with_channels(with_channels(image, 1), image.channels);
     if (draws.chance(options_.blur))
       image = blur(image,
                    options_.blur_min + (options_.blur_max - options_.blur_min) * draws.uniform());
