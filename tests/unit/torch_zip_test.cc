@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <string>
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
@@ -154,6 +155,35 @@ TEST(Pickle, RefusesNonsense) {
     for (int k = random() % 3; k >= 0; --k)
       bad[random() % bad.size()] = static_cast<char>(random());
     refusal(bad);
+  }
+}
+
+TEST(Pickle, ObjectsAreMapsOfTheirAttributesAndNothingRuns) {
+  using std::string_literals::operator""s;
+  const std::string object = "cargparse\nNamespace\n)\x81}(X\4\0\0\0sizeK\7X\4\0\0\0nameX\1\0\0\0xub"s,
+                    call = "cposix\nsystem\n(X\2\0\0\0lstR"s,
+                    real = "G\x3f\xe0\0\0\0\0\0\0"s;
+  const auto tree = [](const std::string& pickle) { return read_tree(pickle, "p"); };
+  const PickledTree found =
+      tree("}(X\4\0\0\0args"s + object + "X\1\0\0\0c"s + call + "X\1\0\0\0r"s + real + "K\3K\4u."s);
+  EXPECT_EQ(found.values["args.size"], 7);
+  EXPECT_EQ(found.values["args.name"], "x");
+  EXPECT_EQ(found.values["r"], 0.5);
+  EXPECT_EQ(found.values["3"], 4);
+  EXPECT_TRUE(found.tensors.empty());
+  const std::string state = write_state_dict({{"a.b", DType::f32, {2, 3}}});
+  EXPECT_EQ(tree("}X\5\0\0\0model"s + state.substr(2, state.size() - 3) + "s."s).tensors.at("model.a.b").shape,
+            (layout::Shape{2, 3}));
+  EXPECT_THROW(tree("}q\0X\1\0\0\0ah\0s."s), base::FormatError);  // a map in itself
+  std::mt19937 random(3);
+  const std::string good = "}(X\4\0\0\0args"s + object + "X\1\0\0\0c"s + call + "u."s;
+  for (int i = 0; i < 2000; ++i) {
+    std::string bad = good;
+    for (int k = random() % 3; k >= 0; --k) bad[random() % bad.size()] = static_cast<char>(random());
+    try {
+      tree(bad);
+    } catch (const base::FormatError&) {
+    }
   }
 }
 

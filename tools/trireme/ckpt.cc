@@ -15,6 +15,7 @@
 #include "trireme/checkpoint/adapter.h"
 #include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/gguf.h"
+#include "trireme/checkpoint/megatron.h"
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/builder.h"
@@ -109,6 +110,11 @@ int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
     if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes)
       throw base::ConfigError(flags.a + ": a GGUF file is converted with --to hf and --dtype; what that makes converts further");
     return checkpoint::convert_gguf(flags.a, flags.b, options);
+  }
+  if (checkpoint::has_megatron_files(flags.a)) {
+    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes || !flags.adapter.empty())
+      throw base::ConfigError(flags.a + ": a folder of Megatron-LM is converted with --to hf and --dtype; what that makes converts further");
+    return checkpoint::convert_megatron(flags.a, flags.b, options);
   }
   const Checkpoint source(flags.a, describe);
   const bool merges = flags.to == "hf" || flags.to == "bin";
@@ -223,7 +229,7 @@ void add_ckpt(CLI::App& program) {
   for (const char* name : {"convert", "merge"}) {
     bool merge = std::string(name) == "merge";
     one = add(name, merge ? "convert --to hf" : "Writes a checkpoint in another layout", convert);
-    one->add_option("source", flags->a, "checkpoint, run, Hugging Face or OSLO folder, or a .gguf file")->required();
+    one->add_option("source", flags->a, "checkpoint, run, Hugging Face, OSLO or old Megatron-LM folder, or a .gguf file")->required();
     one->add_option("destination", flags->b, "folder to make")->required();
     one->add_option("--dtype", flags->dtype,
                     "type of the weights: fp64, fp32, bf16 or fp16 (default: as stored)");

@@ -32,6 +32,7 @@ enum class Kind { none, boolean, integer, real, text, tuple, list, map, global, 
 struct Value {
   Kind kind = Kind::none;
   int64_t integer = 0;
+  double real = 0;
   std::string text = {};           // of a text; "module name" of a global
   std::vector<size_t> items = {};  // of tuple and list; key, value, key, ... of a map
   PickledTensor tensor = {};       // of storage and tensor
@@ -39,8 +40,9 @@ struct Value {
 
 class Machine {
  public:
-  Machine(std::string_view program, const std::string& source)
-      : program_(program), source_(source) {}
+  /// `objects`: objects of other classes are maps of their attributes; else they are refused.
+  Machine(std::string_view program, const std::string& source, bool objects = false)
+      : program_(program), source_(source), objects_(objects) {}
 
   /// The value that the program leaves.
   size_t run();
@@ -118,6 +120,8 @@ class Machine {
   void persistent();
   void reduce();
   void long_integer(size_t bytes);
+  void build();
+  bool other(unsigned char operation);
   const Value& item(const Value& tuple, size_t index, Kind kind) const {
     const Value& value = values_[tuple.items[index]];
     if (value.kind != kind) refuse("a tensor's description has a part of the wrong type");
@@ -135,6 +139,7 @@ class Machine {
 
   std::string_view program_;
   const std::string& source_;
+  bool objects_;
   size_t at_ = 0;
   std::vector<Value> values_;
   std::vector<size_t> stack_;
@@ -146,7 +151,7 @@ void Machine::import(std::string_view module, std::string_view name) {
   bool known = both == kRebuildTensor || both == kRebuildParameter || both == kOrderedDict;
   for (const auto& [dtype, storage] : kStorages)
     known = known || (module == "torch" && name == storage);
-  if (!known) {
+  if (!known && !objects_) {
     refuse(
         fmt::format("the pickle asks for {}.{}, which makes no tensor; such a file is refused, "
                     "since loading it "
@@ -175,6 +180,9 @@ void Machine::persistent() {
 
 void Machine::reduce() {
   const Value arguments = values_[pop()], function = values_[pop()];
+  const bool known = function.text == kOrderedDict || function.text == kRebuildParameter ||
+                     function.text == kRebuildTensor;
+  if (objects_ && !known) return push({.kind = Kind::map});
   if (function.kind != Kind::global || arguments.kind != Kind::tuple)
     refuse("the pickle calls what is no function");
   if (function.text == kOrderedDict && arguments.items.empty()) return push({.kind = Kind::map});
@@ -192,7 +200,71 @@ void Machine::reduce() {
   push(std::move(tensor));
 }
 
+void Machine::build() {
+  const Value state = values_[pop()];
+  if (!objects_) {  // attributes of the map (its _metadata), which hold no tensor
+    top(Kind::map, Kind::map);
+    return;
+  }
+  if (stack_.empty() || stack_.back() == kMark) refuse("the pickle looks at an empty stack");
+  Value& object = values_[stack_.back()];
+  if (object.kind == Kind::map && state.kind == Kind::map)
+    object.items.insert(object.items.end(), state.items.begin(), state.items.end());
+}
+
+/// What objects need beside maps of tensors. Bytes are not kept.
+bool Machine::other(unsigned char operation) {
+  switch (operation) {
+    case 'C':
+      take(number(1)), push({});
+      return true;  // SHORT_BINBYTES
+    case 'B':
+      take(number(4)), push({});
+      return true;  // BINBYTES
+    case 0x8e:
+      take(number(8)), push({});
+      return true;  // BINBYTES8
+    case 'U':
+      push({.kind = Kind::text, .text = std::string(take(number(1)))});
+      return true;
+    case 'T':
+      push({.kind = Kind::text, .text = std::string(take(number(4)))});
+      return true;
+    case 0x8d:
+      push({.kind = Kind::text, .text = std::string(take(number(8)))});
+      return true;
+    case 0x81:  // NEWOBJ
+      pop(), pop(), push({.kind = Kind::map});
+      return true;
+    case 0x92:  // NEWOBJ_EX
+      pop(), pop(), pop(), push({.kind = Kind::map});
+      return true;
+    case 0x8f:
+      push({.kind = Kind::list});
+      return true;  // EMPTY_SET
+    case 0x90:      // ADDITEMS
+      pop_to_mark();
+      return true;
+    case 0x91:  // FROZENSET
+      pop_to_mark(), push({.kind = Kind::list});
+      return true;
+    case '2':  // DUP
+      if (stack_.empty()) refuse("the pickle looks at an empty stack");
+      stack_.push_back(stack_.back());
+      return true;
+    case '1':
+      pop_to_mark();
+      return true;  // POP_MARK
+    default:
+      return false;
+  }
+}
+
 void Machine::long_integer(size_t bytes) {
+  if (bytes > 8 && objects_) {
+    take(bytes);
+    return push({});
+  }
   if (bytes > 8) refuse("an integer of more than 64 bits");
   uint64_t value = number(bytes);
   // The number is two's complement in as many bytes as it needs.
@@ -240,7 +312,7 @@ size_t Machine::run() {
         long_integer(number(1));
         break;  // LONG1
       case 'G':
-        take(8), push({.kind = Kind::real});
+        push({.kind = Kind::real, .real = std::bit_cast<double>(__builtin_bswap64(number(8)))});
         break;
       case 'X':
         push({.kind = Kind::text, .text = std::string(take(number(4)))});
@@ -324,11 +396,11 @@ size_t Machine::run() {
         map.items.insert(map.items.end(), items.begin(), items.end());
         break;
       }
-      case 'b':  // BUILD: attributes of the map (its _metadata), which hold no tensor
-        pop();
-        top(Kind::map, Kind::map);
+      case 'b':
+        build();
         break;
       default:
+        if (objects_ && other(static_cast<unsigned char>(program_[at_ - 1]))) break;
         refuse(fmt::format("the pickle has an operation (0x{:02x}) that no map of tensors needs",
                            static_cast<unsigned char>(program_[at_ - 1])));
     }
@@ -352,6 +424,38 @@ std::map<std::string, PickledTensor> read_state_dict(std::string_view pickle,
       machine.refuse(fmt::format("\"{}\" appears twice", name.text));
   }
   return tensors;
+}
+
+PickledTree read_tree(std::string_view pickle, const std::string& source) {
+  constexpr size_t kMaps = 1 << 20;  // a map may hold itself
+  Machine machine(pickle, source, true);
+  const size_t root = machine.run();
+  if (machine.value(root).kind != Kind::map) machine.refuse("the pickle is no map");
+  PickledTree tree{.tensors = {}, .values = base::Json::object()};
+  struct Place {
+    size_t map;
+    std::string path;
+  };
+  std::vector<Place> open{{root, ""}};
+  for (size_t seen = 0; !open.empty(); ++seen) {
+    const Place place = std::move(open.back());
+    open.pop_back();
+    if (seen == kMaps || place.path.size() > 1000) machine.refuse("maps in maps without an end");
+    const std::vector<size_t>& items = machine.value(place.map).items;
+    for (size_t i = 0; i + 1 < items.size(); i += 2) {
+      const Value &key = machine.value(items[i]), &value = machine.value(items[i + 1]);
+      if (key.kind != Kind::text && key.kind != Kind::integer) continue;
+      const std::string name = key.kind == Kind::text ? key.text : std::to_string(key.integer);
+      const std::string path = place.path.empty() ? name : place.path + "." + name;
+      if (value.kind == Kind::map) open.push_back({items[i + 1], path});
+      if (value.kind == Kind::tensor) tree.tensors.insert_or_assign(path, value.tensor);
+      if (value.kind == Kind::integer) tree.values[path] = value.integer;
+      if (value.kind == Kind::boolean) tree.values[path] = value.integer != 0;
+      if (value.kind == Kind::real) tree.values[path] = value.real;
+      if (value.kind == Kind::text) tree.values[path] = value.text;
+    }
+  }
+  return tree;
 }
 
 std::string write_state_dict(const std::vector<TensorEntry>& entries) {

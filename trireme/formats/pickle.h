@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/base/json.h"
 #include "trireme/formats/safetensors.h"
 
 namespace trireme::formats {
@@ -29,6 +30,16 @@ struct PickledTensor {
 /// else, above all for a pickle that imports what makes no tensor.
 std::map<std::string, PickledTensor> read_state_dict(std::string_view pickle,
                                                      const std::string& source);
+
+/// What a whole training checkpoint holds: tensors by their path through maps and objects' attributes
+/// ("model.embedding.weight"), and so numbers, texts and truth values.
+struct PickledTree {
+  std::map<std::string, PickledTensor> tensors;
+  base::Json values;
+};
+/// Reads a pickled map of anything. Objects of whatever class are maps of their attributes: no name is imported and nothing
+/// is called. Lists, tuples and bytes are left out. FormatError as above.
+PickledTree read_tree(std::string_view pickle, const std::string& source);
 
 /// The pickle (protocol 2) of a map of names to contiguous tensors, the i-th over storage record i.
 std::string write_state_dict(const std::vector<TensorEntry>& entries);

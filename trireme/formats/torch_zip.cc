@@ -140,7 +140,7 @@ std::map<std::string, TorchZipFile::Record> TorchZipFile::read_archive(
   return records;
 }
 
-TorchZipFile::TorchZipFile(const std::string& path) : file_(path) {
+TorchZipFile::TorchZipFile(const std::string& path, bool nested) : file_(path) {
   records_ = read_archive(file_.bytes(), path);
   std::string folder;
   for (const auto& [name, record] : records_) {
@@ -160,7 +160,10 @@ TorchZipFile::TorchZipFile(const std::string& path) : file_(path) {
   }
   std::string_view program(reinterpret_cast<const char*>(pickle->second.bytes.data()),
                            pickle->second.bytes.size());
-  for (const auto& [name, tensor] : read_state_dict(program, path + " (data.pkl)")) {
+  const std::string source = path + " (data.pkl)";
+  PickledTree tree = nested ? read_tree(program, source) : PickledTree{read_state_dict(program, source), {}};
+  values_ = std::move(tree.values);
+  for (const auto& [name, tensor] : tree.tensors) {
     std::string where = fmt::format("{}: tensor \"{}\"", path, name);
     int64_t size = base::size_of(tensor.dtype),
             bytes = checked_bytes(tensor.shape, tensor.dtype, where);

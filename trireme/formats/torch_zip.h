@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "trireme/base/io.h"
+#include "trireme/base/json.h"
 #include "trireme/formats/safetensors.h"
 
 namespace trireme::formats {
@@ -23,10 +24,14 @@ class TorchZipFile {
  public:
   /// Maps the file and checks archive and pickle, not yet the tensors' bytes. FormatError naming path
   /// and place otherwise.
-  explicit TorchZipFile(const std::string& path);
+  /// `nested`: of a training checkpoint, with maps in maps and objects, whose tensors are named by their path (pickle.h's
+  /// read_tree).
+  explicit TorchZipFile(const std::string& path, bool nested = false);
   const std::string& path() const { return file_.path(); }
   std::set<std::string> names() const;
   bool contains(const std::string& name) const { return entries_.contains(name); }
+  /// What a nested file holds beside tensors, by path.
+  const base::Json& values() const { return values_; }
   /// Type and shape; without bytes. FormatError naming the file when there is no such tensor.
   const StoredTensor& describe(const std::string& name) const { return entry(name).tensor; }
   /// With its bytes, row-major: a strided tensor is copied. FormatError when they do not match their
@@ -58,6 +63,7 @@ class TorchZipFile {
   base::MappedFile file_;
   mutable std::map<std::string, Record> records_;
   mutable std::map<std::string, Entry> entries_;
+  base::Json values_;
 };
 
 class TorchZipWriter {
