@@ -41,7 +41,7 @@ def same(name, tensor):
 
 
 def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ignore=(), dp=(1, 2), extra=None, layouts="all",
-          config=None, bound=None, zero=()):
+          config=None, bound=None, zero=(), buffers=()):
     """`run(model, inputs)` gives (loss, {output name: tensor}); the loss is a mean over counted items of all rows.
 
     `inputs` maps a field of our batch to a tensor whose first dimension is the row. `ignore` lists patterns' prefixes of
@@ -49,7 +49,7 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ign
     that differs, or its pieces. `dp` lists data-parallel sizes that give the same numbers; `extra` holds more tensors to expect.
     `layouts`: "few" leaves most of them to the full run. `config` are keys that config.json gets in place of transformers'.
     `bound` is that of errors where the type's does not hold; `zero` lists endings of parameters whose gradients are zero in
-    theory.
+    theory. `buffers` lists endings of buffers that belong to the weights.
     """
     folder = pathlib.Path(root) / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +61,8 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ign
         path = folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | config))
     parameters = {k: v for k, v in model.named_parameters() if not k.startswith(tuple(ignore))}
+    trained = {k: v for k, v in parameters.items() if v.requires_grad}
+    parameters |= {k: v for k, v in model.named_buffers() if k.endswith(tuple(buffers))}
 
     def named(prefix, values):
         pieces = {}
@@ -70,14 +72,14 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ign
 
     save_file(named("", parameters), folder / "model.safetensors")
     expected = {f"input.{k}": v.contiguous() for k, v in inputs.items()}
-    optimizer = torch.optim.AdamW(parameters.values(), lr=LR, eps=EPS, weight_decay=0)
+    optimizer = torch.optim.AdamW(trained.values(), lr=LR, eps=EPS, weight_decay=0)
     for step in range(STEPS):
         optimizer.zero_grad()
         loss, outs = run(model, inputs)
         loss.backward()
         if step == 0:
             expected |= {f"output.{k}": v.detach().clone().contiguous() for k, v in outs.items()}
-            expected |= named("grad.", {k: v.grad for k, v in parameters.items()})
+            expected |= named("grad.", {k: v.grad for k, v in trained.items()})
             expected["loss"] = loss.detach().reshape(1)
         optimizer.step()
     expected |= named("after.", parameters) | (extra or {})

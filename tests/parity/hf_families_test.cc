@@ -141,8 +141,10 @@ Numbers run(const Case& c, const layout::Coord& sizes, bool sequence_parallel) {
     for (int step = 0; step < kSteps; ++step) {
       pipeline::StepResult done = train::execute_pipeline(executor, optimizer, batches, {}, {.outputs = true});
       optimizer.step(kLr);
+      model->model->average(static_cast<double>(step + 1) / kSteps);
       if (step > 0) continue;
-      for (nn::Param* p : store.params()) gradients.add(p->spec.name, *p, p->grad);
+      for (nn::Param* p : store.params())
+        if (!p->frozen) gradients.add(p->spec.name, *p, p->grad);
       const double error = output_error(c, done.outputs, batches, model->mesh.tp);
       std::lock_guard lock(mutex);
       numbers.loss = done.loss();

@@ -1,5 +1,7 @@
 """Encoders, encoder-decoders and models of images for hf_families_test.cc: one small random model of each, with uneven sizes."""
+import copy
 import json
+import math
 import pathlib
 import re
 import sys
@@ -25,11 +27,14 @@ def tokens(rows=ROWS, seq=SEQ, padding=True):
     return ids, mask, kinds
 
 
-def encoder(root, name, model, head, *, kinds=True, **facts):
-    """A model of `transformers` under one head; the loss is the one that transformers itself gives."""
+def encoder(root, name, model, head, *, kinds=True, end=None, **facts):
+    """A model of `transformers` under one head; the loss is the one that transformers itself gives. `end`: the id that each
+    row ends with."""
     hf_case.randomize(model)
     rows = ROWS * 2 if head == "multiple_choice" else ROWS
     ids, mask, types = tokens(rows)
+    if end is not None:
+        ids[torch.arange(rows), mask.sum(1) - 1] = end
     inputs = {"input_ids": ids, "attention_mask": mask}
     if kinds:
         inputs["token_type_ids"] = types
@@ -99,6 +104,10 @@ def bert(root):
     bert_like(root, "bert", hf.BertConfig, "Bert", more, heads)
     bert_like(root, "bert_untied", hf.BertConfig, "Bert", dict(hidden_act="gelu_new", tie_word_embeddings=False), HEADS[:1],
               ignore=["cls.predictions.bias"])
+
+
+def megatron_bert(root):
+    bert_like(root, "megatron_bert", hf.MegatronBertConfig, "MegatronBert", dict(type_vocab_size=2), HEADS[:2] + [("pretraining", "PreTraining", {})])
 
 
 def roberta(root):
@@ -173,6 +182,17 @@ def t5(root):
         pair(root, f"t5_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", config=config)
 
 
+    def without_base(name, tensor):
+        return {name.removeprefix("transformer."): tensor}
+
+    for head, suffix, more in (("sequence_classification", "SequenceClassification", dict(num_labels=5)),
+                               ("token_classification", "TokenClassification", dict(num_labels=5)),
+                               ("question_answering", "QuestionAnswering", {})):
+        model = getattr(hf, f"T5For{suffix}")(hf.T5Config(**(sizes | more), eos_token_id=1)).double()
+        encoder(root, f"t5_{head}_fp64", model, head, kinds=False, end=1, rename=without_base, blocks=3 if "token" in head else 5, tp=[1, 2, 4],
+                layouts="few")
+
+
 def bart(root):
     sizes = dict(vocab_size=VOCAB, d_model=32, encoder_layers=2, decoder_layers=3, encoder_ffn_dim=44, decoder_ffn_dim=36,
                  encoder_attention_heads=4, decoder_attention_heads=8, max_position_embeddings=24, dropout=0,
@@ -180,7 +200,14 @@ def bart(root):
                  decoder_start_token_id=2, forced_eos_token_id=None)
     for name, dtype, more in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function="relu"))):
         model = hf.BartForConditionalGeneration(hf.BartConfig(**sizes, **more)).to(dtype)
-        pair(root, f"bart_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", zero=["k_proj.bias"])
+        model.final_logits_bias.normal_(0, 0.3)
+        pair(root, f"bart_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", zero=["k_proj.bias"],
+             buffers=["final_logits_bias"])
+    for head, suffix, more in (("sequence_classification", "SequenceClassification", dict(num_labels=5)),
+                               ("question_answering", "QuestionAnswering", {}), ("masked_lm", "CausalLM", {})):
+        model = getattr(hf, f"BartFor{suffix}")(hf.BartConfig(**sizes, **more, use_cache=False)).double()
+        encoder(root, f"bart_{suffix}_fp64", model, head, kinds=False, end=2, blocks=3 if suffix == "CausalLM" else 5, tp=[1, 2, 4], layouts="few",
+                ignore=[f"model.decoder.layers.{i}.encoder_attn" for i in range(3)] if suffix == "CausalLM" else [])
 
 
 def file_name(name, tensor):
@@ -193,11 +220,11 @@ def file_name(name, tensor):
     return {name: tensor}
 
 
-def images(root, name, model, rename=file_name, **facts):
+def images(root, name, model, rename=file_name, labels=torch.tensor([0, 4, 2, -100, 1, 3]), **facts):
     hf_case.randomize(model)
     dtype = next(model.parameters()).dtype
     inputs = {"pixel_values": torch.randn(ROWS, model.config.num_channels, *model.config.image_size, dtype=dtype),
-              "labels": torch.tensor([0, 4, 2, -100, 1, 3])}
+              "labels": labels}
 
     def run(model, inputs):
         out = model(**inputs)
@@ -213,6 +240,129 @@ def vit(root):
         images(root, f"vit_{name}", hf.ViTForImageClassification(hf.ViTConfig(**sizes, **more)).to(dtype), blocks=4, tp=[1, 2, 4],
                layouts="all" if name == "fp64" else "few")
     images(root, "deit_fp32", hf.DeiTForImageClassification(hf.DeiTConfig(**sizes)), blocks=4, tp=[1, 2, 4], layouts="few", zero=["key.bias"])
+
+
+class Taught(torch.nn.Module):
+    """DeiT with a teacher that takes part: its class is what the second token learns."""
+
+    def __init__(self, student, teacher, alpha):
+        super().__init__()
+        self.config, self.alpha = student.config, alpha
+        self.deit, self.cls_classifier, self.distillation_classifier = student.deit, student.cls_classifier, student.distillation_classifier
+        self.student = [student]  # no module: its parts are this one's
+        self.teacher = teacher.requires_grad_(False)
+
+    def forward(self, pixel_values, labels):
+        out, taught = self.student[0](pixel_values), self.teacher(pixel_values).logits
+        loss = torch.nn.functional.cross_entropy
+        return types.SimpleNamespace(logits=out.logits, loss=(1 - self.alpha) * loss(out.cls_logits, labels)
+                                     + self.alpha * loss(out.distillation_logits, taught.argmax(-1)))
+
+
+def deit_taught(root):
+    sizes = dict(num_hidden_layers=4, num_attention_heads=4, hidden_size=32, intermediate_size=44, image_size=[12, 8], patch_size=4,
+                 num_channels=3, layer_norm_eps=1e-4, num_labels=5)
+    teacher = hf.ViTForImageClassification(hf.ViTConfig(**sizes | dict(num_hidden_layers=2, hidden_size=24, hidden_act="relu")))
+    hf_case.randomize(teacher)
+    student = hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**sizes))
+    # The teacher's configuration as its files would have it.
+    teacher.config.architectures = ["ViTForImageClassification"]
+    config = {"architectures": ["DeiTForImageClassificationWithTeacher"], "distillation_alpha": 0.3,
+              "teacher": {"path": "", "model": json.loads(teacher.config.to_json_string())}}
+    images(root, "deit_taught_fp64", Taught(student, teacher, 0.3).double(), blocks=4, tp=[1, 2, 4], layouts="few", config=config,
+           labels=torch.tensor([0, 4, 2, 2, 1, 3]))
+
+
+def vit_mae(root):
+    sizes = dict(num_hidden_layers=3, num_attention_heads=4, hidden_size=32, intermediate_size=44, image_size=12, patch_size=4, num_channels=3,
+                 layer_norm_eps=1e-4, decoder_num_attention_heads=2, decoder_hidden_size=24, decoder_num_hidden_layers=2,
+                 decoder_intermediate_size=36, mask_ratio=0.6)
+    for name, dtype, more in (("fp64", torch.float64, dict(norm_pix_loss=True)), ("fp32", torch.float32, dict(hidden_act="gelu_new"))):
+        model = hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**sizes, **more)).to(dtype)
+        hf_case.randomize(model)
+        inputs = {"pixel_values": torch.randn(ROWS, 3, 12, 12, dtype=dtype), "noise": torch.rand(ROWS, 9, dtype=dtype)}
+
+        def run(model, inputs):
+            out = model(**inputs)
+            return out.loss, {"logits": out.logits, "mask": out.mask.long()}
+
+        hf_case.write(root, f"vit_mae_{name}", model, inputs, run, rename=file_name, blocks=5, tp=[1, 2],
+                      layouts="all" if name == "fp64" else "few", zero=["key.bias"] if name == "fp32" else [])
+
+
+class Projector(torch.nn.ModuleList):
+    """Linear layers, each with a norm over the batch; the last norm has no weights."""
+
+    def __init__(self, sizes):
+        super().__init__(torch.nn.ModuleDict({"dense": torch.nn.Linear(a, b, bias=False),
+                                              "norm": torch.nn.BatchNorm1d(b, affine=i + 2 < len(sizes))})
+                         for i, (a, b) in enumerate(zip(sizes, sizes[1:])))
+
+    def forward(self, x):
+        for i, layer in enumerate(self):
+            x = layer["norm"](layer["dense"](x))
+            x = torch.relu(x) if i + 1 < len(self) else x
+        return x
+
+
+class Moco(torch.nn.Module):
+    """MoCo v3 as its authors train it; transformers does not know this model. The average moves before a step, but not before
+    the first one."""
+
+    def __init__(self, config, temperature):
+        super().__init__()
+        self.config, self.temperature, self.steps = config, temperature, 0
+        self.vit = hf.ViTModel(config, add_pooling_layer=False)
+        self.projector = Projector([config.hidden_size, config.mlp_dim, config.mlp_dim, config.projection_dim])
+        self.predictor = Projector([config.projection_dim, config.mlp_dim, config.projection_dim])
+        self.momentum = torch.nn.ModuleDict({"vit": copy.deepcopy(self.vit), "projector": copy.deepcopy(self.projector)})
+        self.momentum.requires_grad_(False)
+        self.vit.embeddings.position_embeddings.requires_grad_(False)
+
+    def step(self):
+        if self.steps > 0:
+            keep = 1 - (1 - self.config.momentum) * 0.5 * (1 + math.cos(math.pi * self.steps / hf_case.STEPS))
+            with torch.no_grad():
+                for own, average in ((self.vit, self.momentum["vit"]), (self.projector, self.momentum["projector"])):
+                    for name, p in average.named_parameters():
+                        if "position_embeddings" not in name:
+                            p.mul_(keep).add_(own.get_parameter(name), alpha=1 - keep)
+        self.steps += 1
+
+    def forward(self, views):
+        def direction(x):
+            return torch.nn.functional.normalize(x, dim=1)
+
+        def first(vit, x):
+            return vit(x).last_hidden_state[:, 0]
+
+        for module in self.modules():
+            if isinstance(module, torch.nn.BatchNorm1d):
+                module.train()
+        queries = [direction(self.predictor(self.projector(first(self.vit, views[:, v])))) for v in (0, 1)]
+        with torch.no_grad():
+            keys = [direction(self.momentum["projector"](first(self.momentum["vit"], views[:, v]))) for v in (0, 1)]
+        scores = [queries[v] @ keys[1 - v].T / self.temperature for v in (0, 1)]
+        labels = torch.arange(len(views))
+        loss = sum(torch.nn.functional.cross_entropy(s, labels) for s in scores) * 2 * self.temperature
+        return types.SimpleNamespace(loss=loss, logits=torch.stack(scores, 1))
+
+
+def moco_v3(root):
+    """The loss is a function of a micro-batch over all data ranks: here of four images."""
+    config = hf.ViTConfig(num_hidden_layers=4, num_attention_heads=4, hidden_size=32, intermediate_size=44, image_size=[12, 8], patch_size=4,
+                          num_channels=3, layer_norm_eps=1e-4, projection_dim=20, mlp_dim=36, momentum=0.9)
+    model = Moco(config, 0.4).double()
+    hf_case.randomize(model)
+    inputs = {"pixel_values": torch.randn(12, 2, 3, 12, 8).double()}
+
+    def run(model, inputs):
+        model.step()
+        parts = [model(views) for views in inputs["pixel_values"].split(4)]
+        return sum(p.loss for p in parts) / len(parts), {"logits": torch.cat([p.logits for p in parts])}
+
+    hf_case.write(root, "moco_v3_fp64", model, inputs, run, rename=file_name, blocks=4, tp=[1, 2, 4], buffers=["running_mean", "running_var"],
+                  config={"model_type": "moco_v3", "architectures": ["MoCoV3ForPreTraining"], "temperature": 0.4})
 
 
 def swin_file_name(name, tensor):
@@ -309,7 +459,7 @@ def clip(root):
 
 
 if __name__ == "__main__":
-    for family in (bert, roberta, electra, albert, distilbert, t5, bart, vit, swin, resmlp, clip):
+    for family in (bert, megatron_bert, roberta, electra, albert, distilbert, t5, bart, vit, deit_taught, vit_mae, moco_v3, swin, resmlp, clip):
         if len(sys.argv) > 2 and family.__name__ not in sys.argv[2:]:
             continue
         torch.manual_seed(7)

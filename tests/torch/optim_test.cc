@@ -140,8 +140,8 @@ TEST(Groups, TheFirstPatternThatMatchesCounts) {
                               .groups = {{.pattern = "*.h.0.*", .freeze = true},
                                          {.pattern = "*.ln_?.weight", .weight_decay = 5},
                                          {.pattern = "*weight", .lr_scale = 0.5}}};
-  EXPECT_TRUE(is_frozen("transformer.h.0.ln_1.weight", options));
-  EXPECT_FALSE(is_frozen("transformer.h.1.ln_1.weight", options));
+  EXPECT_TRUE(is_frozen({.name = "transformer.h.0.ln_1.weight"}, options));
+  EXPECT_FALSE(is_frozen({.name = "transformer.h.1.ln_1.weight"}, options));
   EXPECT_EQ(weight_decay_of("transformer.h.1.ln_1.weight", options), 5);
   EXPECT_EQ(lr_scale_of("transformer.h.1.ln_1.weight", options), 1);
   EXPECT_EQ(weight_decay_of("transformer.wte.weight", options), 1);

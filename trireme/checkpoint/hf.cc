@@ -35,12 +35,15 @@ struct FamilyFiles {
   bool tied = true;    // where config.json does not say
   std::vector<std::string> buffers = {};  // ends of names that are no weights
   std::string head = "lm_head.weight";    // of a decoder
+  std::string outside = "";               // beginning of more names without the prefix
+  std::string stripped = "";              // beginning that some classes' files put before every name but heads'
+  std::string architecture = "";          // only of files of this class
 };
 
 /// Beginnings of heads' names, which have no prefix.
 constexpr std::string_view kHeads[] = {"lm_head.",    "embed_out.",     "cls.",       "classifier.",       "qa_outputs.",
                                        "predictions.", "sop_classifier.", "generator_", "discriminator_",    "sequence_summary.",
-                                       "vocab_",      "pre_classifier."};
+                                       "vocab_",      "pre_classifier.", "classification_head.", "final_logits_bias"};
 
 std::vector<FamilyFiles> make_files() {
   const std::vector<std::string> places = {"embeddings.position_ids"};
@@ -66,18 +69,26 @@ std::vector<FamilyFiles> make_files() {
       {"bert", "bert.",
        {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"}, {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
        true, places},
+      {"megatron-bert", "bert.",
+       {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"}, {"cls.predictions.decoder.bias", "cls.predictions.bias"}},
+       true, places},
       {"roberta", "roberta.",
        {{"lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"}, {"lm_head.decoder.bias", "lm_head.bias"}}, true, places},
       {"electra", "electra.", {{"generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"}}, true, places},
       {"albert", "albert.",
        {{"predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"}, {"predictions.decoder.bias", "predictions.bias"}}, true, places},
       {"distilbert", "distilbert.", {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}}, true, places},
-      {"t5", "", {{"encoder.embed_tokens.weight", "shared.weight"}, {"decoder.embed_tokens.weight", "shared.weight"}, {"lm_head.weight", "shared.weight"}}},
+      {.family = "t5", .prefix = "",
+       .ties = {{"encoder.embed_tokens.weight", "shared.weight"}, {"decoder.embed_tokens.weight", "shared.weight"}, {"lm_head.weight", "shared.weight"}},
+       .stripped = "transformer."},
+      {.family = "bart", .prefix = "model.", .ties = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}},
+       .architecture = "BartForCausalLM"},
       {"bart", "model.",
        {{"model.encoder.embed_tokens.weight", "model.shared.weight"}, {"model.decoder.embed_tokens.weight", "model.shared.weight"},
-        {"lm_head.weight", "model.shared.weight"}}, true, {"final_logits_bias"}},
+        {"lm_head.weight", "model.shared.weight"}}},
       {"vit", "vit.", {}},
       {"deit", "deit.", {}},
+      {.family = "vit_mae", .prefix = "vit.", .ties = {}, .outside = "decoder."},
       {"swin", "swin.", {}, true, {".relative_position_index"}},
       {"swinv2", "swinv2.", {}, true, {".relative_position_index", ".relative_coords_table"}},
       {"clip", "", {}, true, places},
@@ -88,7 +99,11 @@ const FamilyFiles* files_of(const base::Json& config) {
   static const std::vector<FamilyFiles> kFiles = make_files();
   for (const char* key : {"model_type", "family"}) {
     if (!config.contains(key) || !config[key].is_string()) continue;
-    auto found = std::ranges::find(kFiles, config[key].get<std::string>(), &FamilyFiles::family);
+    const auto fits = [&](const FamilyFiles& files) {
+      const bool of_class = files.architecture.empty() || config.value("architectures", base::Json()) == base::Json::array({files.architecture});
+      return of_class && config[key] == files.family;
+    };
+    auto found = std::ranges::find_if(kFiles, fits);
     return found == kFiles.end() ? nullptr : &*found;
   }
   return nullptr;
@@ -118,9 +133,11 @@ std::optional<std::string> model_name(const base::Json& config, const std::strin
     if (stored.ends_with(end)) return std::nullopt;
   // transformers 5 calls every decoder's head alike.
   if (stored == "lm_head.weight") return files->head;
-  const std::string name = modern(stored);
+  std::string name = modern(stored);
+  if (!files->stripped.empty() && name.starts_with(files->stripped)) name.erase(0, files->stripped.size());
   const bool of_head = std::ranges::any_of(kHeads, [&](std::string_view head) { return name.starts_with(head); });
-  return name.starts_with(files->prefix) || of_head ? name : files->prefix + name;
+  const bool of_other = !files->outside.empty() && name.starts_with(files->outside);
+  return name.starts_with(files->prefix) || of_head || of_other ? name : files->prefix + name;
 }
 
 std::string tied_to(const base::Json& config, const std::string& name) {

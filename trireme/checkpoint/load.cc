@@ -427,6 +427,10 @@ Mismatch load_parameters(const Checkpoint& checkpoint, std::span<const nn::Tenso
   // An adapter begins as it was drawn beside weights that were trained without one.
   if (std::ranges::none_of(checkpoint.tensors(), [](const auto& entry) { return nn::is_low_rank(entry.first); }))
     std::erase_if(found.missing, nn::is_low_rank);
+  // What begins as it is made: buffers that plain folders do not hold, and averages, which begin as their parameters.
+  for (const layout::ParamSpec& spec : specs)
+    if (!spec.average_of.empty() || (spec.kind == layout::ParamKind::buffer && !checkpoint.manifest()))
+      std::erase(found.missing, spec.name);
   if (!found.empty() && (strict || found.common == 0)) {
     throw FormatError(fmt::format(
         "{}: the checkpoint is of another model than the configuration's `model`; {}. Set `model` "

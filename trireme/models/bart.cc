@@ -9,15 +9,16 @@
 namespace trireme::models {
 namespace {
 
+constexpr int64_t kLabels = 3;
 constexpr int64_t kFirstPlace = 2;  // the table of places begins with two rows that nothing uses
 
 struct BartConfig {
   int64_t vocab_size = 50265, max_position_embeddings = 1024, d_model = 1024, encoder_layers = 12,
           encoder_ffn_dim = 4096, encoder_attention_heads = 16, decoder_layers = 12,
           decoder_ffn_dim = 4096, decoder_attention_heads = 16, pad_token_id = 1,
-          decoder_start_token_id = 2;
-  double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, init_std = 0.02,
-         encoder_layerdrop = 0, decoder_layerdrop = 0;
+          decoder_start_token_id = 2, eos_token_id = 2;
+  double dropout = 0.1, attention_dropout = 0, activation_dropout = 0, classifier_dropout = 0,
+         init_std = 0.02, encoder_layerdrop = 0, decoder_layerdrop = 0;
   std::string activation_function = "gelu";
   bool scale_embedding = false, tie_word_embeddings = true;
 };
@@ -34,9 +35,11 @@ void visit(ConfigReader& get, BartConfig& c) {
   get("decoder_attention_heads", c.decoder_attention_heads);
   get("pad_token_id", c.pad_token_id, 0);
   get("decoder_start_token_id", c.decoder_start_token_id, 0);
+  get("eos_token_id", c.eos_token_id, 0);
   get("dropout", c.dropout, 0, 0.999);
   get("attention_dropout", c.attention_dropout, 0, 0.999);
   get("activation_dropout", c.activation_dropout, 0, 0.999);
+  get("classifier_dropout", c.classifier_dropout, 0, 0.999);
   get("init_std", c.init_std, 0, 10);
   get("encoder_layerdrop", c.encoder_layerdrop, 0, 1);
   get("decoder_layerdrop", c.decoder_layerdrop, 0, 1);
@@ -52,7 +55,6 @@ BartConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   visit(get, c);
   get.ignore({"head",
               "num_labels",
-              "classifier_dropout",
               "classif_dropout",
               "is_decoder",
               "forced_eos_token_id",
@@ -80,12 +82,51 @@ BartConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   check_divides("encoder_attention_heads", c.encoder_attention_heads, "d_model", c.d_model);
   check_divides("decoder_attention_heads", c.decoder_attention_heads, "d_model", c.d_model);
   nn::find_activation(c.activation_function);
-  head_of(tree, "bart", {HeadKind::seq2seq}, HeadKind::seq2seq);
   return c;
+}
+
+HeadKind kind_of(const base::Json& tree) {
+  return head_of(tree, "bart",
+                 {HeadKind::seq2seq, HeadKind::sequence_classification,
+                  HeadKind::question_answering, HeadKind::causal_lm},
+                 HeadKind::seq2seq);
+}
+
+/// The table of words, which the decoder alone has under a name of its own.
+std::string words(HeadKind kind) {
+  return kind == HeadKind::causal_lm ? "model.decoder.embed_tokens" : "model.shared";
+}
+
+HeadSpec head(const base::Json& tree, const BartConfig& c, HeadKind kind) {
+  HeadSpec h{.kind = kind,
+             .hidden = c.d_model,
+             .deviation = c.init_std,
+             .problem = tree.value("problem_type", std::string())};
+  if (kind == HeadKind::sequence_classification) {
+    h.rows = {.pool = RowScores::Pool::last_end,
+              .end = c.eos_token_id,
+              .dropout_first = c.classifier_dropout,
+              .dense = "classification_head.dense",
+              .activation = "tanh",
+              .dropout = c.classifier_dropout,
+              .out = "classification_head.out_proj",
+              .labels = labels_of(tree, kLabels)};
+  } else if (kind == HeadKind::question_answering) {
+    h.tokens = {.out = "qa_outputs"};
+  } else {
+    h.vocab = {.table = c.tie_word_embeddings ? words(kind) : "lm_head",
+               .vocab = c.vocab_size,
+               .features = c.d_model,
+               .deviation = c.init_std};
+    if (kind == HeadKind::seq2seq) h.vocab->bias = "final_logits_bias", h.vocab->fixed_bias = true;
+  }
+  return h;
 }
 
 nn::ModelDef make(const base::Json& tree, int tp) {
   const BartConfig c = read(tree);
+  const HeadKind kind = kind_of(tree);
+  const bool two_texts = kind == HeadKind::seq2seq, alone = kind == HeadKind::causal_lm;
   auto half = [&](bool decoder) {
     BlockSpec block{.hidden = c.d_model,
                     .heads = decoder ? c.decoder_attention_heads : c.encoder_attention_heads,
@@ -99,16 +140,17 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                     .inner_dropout = c.activation_dropout,
                     .causal = decoder,
                     .deviations = Deviations::all(c.init_std),
-                    .positions = {.source = !decoder}};
-    if (decoder)
+                    .positions = {.source = two_texts && !decoder},
+                    .memory = {.source = two_texts}};
+    if (decoder && !alone)
       block.cross = {"encoder_attn.q_proj", "encoder_attn.k_proj", "encoder_attn.v_proj",
                      "encoder_attn.out_proj", "encoder_attn_layer_norm"};
-    if (decoder) block.mask = "decoder_attention_mask";
+    if (decoder && !alone) block.mask = "decoder_attention_mask";
     return block;
   };
   auto embeddings = [&](const std::string& name, bool source) {
     const std::string base = "model." + name;
-    return EmbeddingSpec{.words = "model.shared",
+    return EmbeddingSpec{.words = words(kind),
                          .places = base + ".embed_positions",
                          .norm = base + ".layernorm_embedding",
                          .vocab = c.vocab_size,
@@ -120,32 +162,39 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                          .scale = c.scale_embedding ? std::sqrt(static_cast<double>(c.d_model)) : 1,
                          .dropout = c.dropout,
                          .deviation = c.init_std,
-                         .ids = source ? "input_ids" : "decoder_input_ids",
-                         .positions = {.source = source}};
+                         .ids = two_texts && !source ? "decoder_input_ids" : "input_ids",
+                         .positions = {.source = two_texts && source}};
   };
+  const auto decoder_name = [](int64_t i) { return fmt::format("model.decoder.layers.{}", i); };
+  if (alone) {
+    EncoderSpec spec{.embeddings = embeddings("decoder", false),
+                     .block = half(true),
+                     .blocks = {},
+                     .head = head(tree, c, kind)};
+    for (int64_t i = 0; i < c.decoder_layers; ++i) spec.blocks.push_back(decoder_name(i));
+    return make_encoder(spec, tp);
+  }
   EncoderDecoderSpec spec{.source = embeddings("encoder", true),
                           .target = embeddings("decoder", false),
                           .encoder = half(false),
                           .decoder = half(true)};
   for (int64_t i = 0; i < c.encoder_layers; ++i)
     spec.encoder_blocks.push_back(fmt::format("model.encoder.layers.{}", i));
-  for (int64_t i = 0; i < c.decoder_layers; ++i)
-    spec.decoder_blocks.push_back(fmt::format("model.decoder.layers.{}", i));
-  spec.head = {.kind = HeadKind::seq2seq, .hidden = c.d_model};
-  spec.head.vocab = {.table = c.tie_word_embeddings ? "model.shared" : "lm_head",
-                     .vocab = c.vocab_size,
-                     .features = c.d_model,
-                     .deviation = c.init_std};
+  for (int64_t i = 0; i < c.decoder_layers; ++i) spec.decoder_blocks.push_back(decoder_name(i));
+  spec.head = head(tree, c, kind);
+  if (!two_texts) spec.target.shifted_behind = c.decoder_start_token_id;
   nn::ModelDef def = make_encoder_decoder(spec, tp);
-  def.decoder_start = c.decoder_start_token_id;
+  if (two_texts) def.decoder_start = c.decoder_start_token_id;
   return def;
 }
 
 base::Json resolve(const base::Json& tree) {
   base::Json out;
   read(tree, &out);
-  out["is_encoder_decoder"] = true;
-  write_head(out, "Bart", HeadKind::seq2seq, labels_of(tree, 3));
+  const HeadKind kind = kind_of(tree);
+  out["is_encoder_decoder"] = kind != HeadKind::causal_lm;
+  out["is_decoder"] = kind == HeadKind::causal_lm;
+  write_head(out, "Bart", kind, labels_of(tree, kLabels));
   return out;
 }
 
@@ -155,7 +204,7 @@ Family bart_family() {
   return {make,
           resolve,
           {.architecture = "BartForConditionalGeneration",
-           .heads = "sequence to sequence",
+           .heads = "sequence to sequence, classes of rows, answers, causal LM",
            .tensor = "divides encoder_attention_heads and decoder_attention_heads",
            .ties = "head and tokens of both halves"}};
 }

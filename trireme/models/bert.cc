@@ -1,4 +1,5 @@
-// BERT (Devlin et al., 2019), RoBERTa (Liu et al., 2019) and ELECTRA (Clark et al., 2020): one
+// BERT (Devlin et al., 2019), that of Megatron-LM (Shoeybi et al., 2019), whose norms come first,
+// RoBERTa (Liu et al., 2019) and ELECTRA (Clark et al., 2020): one
 // configuration and one block; they differ in names, in how places count and in their heads.
 #include "trireme/base/error.h"
 #include "trireme/models/blocks/encoder.h"
@@ -7,7 +8,7 @@
 namespace trireme::models {
 namespace {
 
-enum class Kind : uint8_t { bert, roberta, electra };
+enum class Kind : uint8_t { bert, roberta, electra, megatron };
 
 struct BertConfig {
   int64_t vocab_size = 30522, hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
@@ -35,8 +36,16 @@ std::vector<HeadKind> heads(Kind kind) {
   return has;
 }
 
+/// Of parameters' names.
 std::string prefix(Kind kind) {
-  return kind == Kind::bert ? "bert" : kind == Kind::roberta ? "roberta" : "electra";
+  return kind == Kind::roberta ? "roberta" : kind == Kind::electra ? "electra" : "bert";
+}
+std::string family_name(Kind kind) {
+  return kind == Kind::megatron ? "megatron-bert" : prefix(kind);
+}
+/// Whose heads are BERT's.
+bool plain(Kind kind) {
+  return kind == Kind::bert || kind == Kind::megatron;
 }
 
 void visit(ConfigReader& get, BertConfig& c, Kind kind) {
@@ -73,7 +82,10 @@ BertConfig read(const base::Json& tree, Kind kind, base::Json* resolved = nullpt
   if (kind == Kind::electra)
     c.hidden_size = 256, c.num_attention_heads = 4, c.intermediate_size = 1024,
     c.embedding_size = 128;
-  ConfigReader get(tree, prefix(kind));
+  if (kind == Kind::megatron)
+    c.vocab_size = 29056, c.hidden_size = 1024, c.num_hidden_layers = 24,
+    c.num_attention_heads = 16, c.intermediate_size = 4096;
+  ConfigReader get(tree, family_name(kind));
   visit(get, c, kind);
   get.ignore({"head", "num_labels", "pooling", "normalize"});
   get.finish();
@@ -86,8 +98,10 @@ BertConfig read(const base::Json& tree, Kind kind, base::Json* resolved = nullpt
 
 HeadSpec head(const base::Json& tree, const BertConfig& c, Kind kind) {
   const std::string base = prefix(kind), words = base + ".embeddings.word_embeddings";
-  HeadSpec h{.kind = head_of(tree, base, heads(kind), HeadKind::masked_lm),
+  HeadSpec h{.kind = head_of(tree, family_name(kind), heads(kind), HeadKind::masked_lm),
              .hidden = c.hidden_size,
+             .norm = kind == Kind::megatron ? "bert.encoder.ln" : "",
+             .norm_kind = {.eps = c.layer_norm_eps},
              .deviation = c.initializer_range,
              .problem = tree.value("problem_type", std::string())};
   const int64_t labels = labels_of(tree);
@@ -128,19 +142,19 @@ HeadSpec head(const base::Json& tree, const BertConfig& c, Kind kind) {
     }
     case HeadKind::sequence_classification:
       h.rows = pooled;
-      if (kind != Kind::bert)
+      if (!plain(kind))
         h.rows = {.dropout_first = c.head_dropout(),
                   .dense = "classifier.dense",
                   .activation = kind == Kind::roberta ? "tanh" : "gelu"};
       h.rows->dropout = c.head_dropout();
-      h.rows->out = kind == Kind::bert ? "classifier" : "classifier.out_proj";
+      h.rows->out = plain(kind) ? "classifier" : "classifier.out_proj";
       h.rows->labels = labels;
       break;
     case HeadKind::multiple_choice:
       h.rows = pooled;
       if (kind == Kind::electra)
         h.rows = {.dense = "sequence_summary.summary", .activation = c.summary_activation};
-      h.rows->dropout = kind == Kind::bert      ? c.head_dropout()
+      h.rows->dropout = plain(kind)             ? c.head_dropout()
                         : kind == Kind::roberta ? c.hidden_dropout_prob
                                                 : c.summary_last_dropout;
       h.rows->out = "classifier", h.rows->labels = 1;
@@ -190,6 +204,10 @@ nn::ModelDef make(const base::Json& tree, int tp) {
       .dropout = c.hidden_dropout_prob,
       .attention_dropout = c.attention_probs_dropout_prob,
       .deviations = Deviations::all(c.initializer_range)};
+  if (kind == Kind::megatron) {
+    spec.embeddings.norm = "";
+    spec.block.self.norm = "attention.ln", spec.block.mlp.norm = "ln", spec.block.norm_first = true;
+  }
   for (int64_t i = 0; i < c.num_hidden_layers; ++i)
     spec.blocks.push_back(fmt::format("{}.encoder.layer.{}", base, i));
   spec.head = head(tree, c, kind);
@@ -201,9 +219,10 @@ base::Json resolve(const base::Json& tree) {
   base::Json out;
   const BertConfig c = read(tree, kind, &out);
   write_head(out,
-             kind == Kind::bert      ? "Bert"
-             : kind == Kind::roberta ? "Roberta"
-                                     : "Electra",
+             kind == Kind::bert       ? "Bert"
+             : kind == Kind::megatron ? "MegatronBert"
+             : kind == Kind::roberta  ? "Roberta"
+                                      : "Electra",
              head(tree, c, kind).kind, labels_of(tree));
   return out;
 }
@@ -226,6 +245,15 @@ Family roberta_family() {
            .heads = "masked LM, classes of rows and tokens, choices, answers, embedding",
            .tensor = "divides num_attention_heads",
            .ties = "head and tokens"}};
+}
+Family megatron_bert_family() {
+  return {
+      make<Kind::megatron>,
+      resolve<Kind::megatron>,
+      {.architecture = "MegatronBertForMaskedLM",
+       .heads = "masked LM, pretraining, classes of rows and tokens, choices, answers, embedding",
+       .tensor = "divides num_attention_heads",
+       .ties = "head and tokens"}};
 }
 Family electra_family() {
   return {

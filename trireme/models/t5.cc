@@ -12,9 +12,10 @@ namespace {
 struct T5Config {
   int64_t vocab_size = 32128, d_model = 512, d_kv = 64, d_ff = 2048, num_layers = 6, num_heads = 8,
           relative_attention_num_buckets = 32, relative_attention_max_distance = 128,
-          decoder_start_token_id = 0;
+          decoder_start_token_id = 0, eos_token_id = 1;
   std::optional<int64_t> num_decoder_layers = {};
-  double dropout_rate = 0.1, layer_norm_epsilon = 1e-6, initializer_factor = 1;
+  double dropout_rate = 0.1, classifier_dropout = 0, layer_norm_epsilon = 1e-6,
+         initializer_factor = 1;
   std::string feed_forward_proj = "relu";
   bool tie_word_embeddings = true, scale_decoder_outputs = true;
 
@@ -36,7 +37,9 @@ void visit(ConfigReader& get, T5Config& c) {
   get("relative_attention_num_buckets", c.relative_attention_num_buckets, 4);
   get("relative_attention_max_distance", c.relative_attention_max_distance);
   get("decoder_start_token_id", c.decoder_start_token_id, 0);
+  get("eos_token_id", c.eos_token_id, 0);
   get("dropout_rate", c.dropout_rate, 0, 0.999);
+  get("classifier_dropout", c.classifier_dropout, 0, 0.999);
   get("layer_norm_epsilon", c.layer_norm_epsilon, 0, 1);
   get("initializer_factor", c.initializer_factor, 0, 100);
   get("feed_forward_proj", c.feed_forward_proj);
@@ -53,20 +56,76 @@ T5Config read(const base::Json& tree, base::Json* resolved = nullptr) {
     c.scale_decoder_outputs = false;
   ConfigReader get(tree, "t5");
   visit(get, c);
-  get.ignore({"head", "num_labels", "dense_act_fn", "is_gated_act", "classifier_dropout",
+  get.ignore({"head", "num_labels", "pooling", "normalize", "dense_act_fn", "is_gated_act",
               "is_decoder", "n_positions", "output_past", "decoder_layers", "tokenizer_class"});
   get.finish();
   if (resolved) *resolved = get.resolved();
   nn::find_activation(c.activation());
-  head_of(tree, "t5", {HeadKind::seq2seq}, HeadKind::seq2seq);
   return c;
+}
+
+HeadKind kind_of(const base::Json& tree) {
+  return head_of(
+      tree, "t5",
+      {HeadKind::seq2seq, HeadKind::sequence_classification, HeadKind::token_classification,
+       HeadKind::question_answering, HeadKind::embedding},
+      HeadKind::seq2seq);
+}
+
+/// Scores of classes look at what the decoder makes of the source, moved on by one place, or at the
+/// encoder's states.
+bool encoder_alone(HeadKind kind) {
+  return kind == HeadKind::token_classification || kind == HeadKind::embedding;
+}
+
+HeadSpec head(const base::Json& tree, const T5Config& c, HeadKind kind) {
+  const double factor = c.initializer_factor,
+               narrow = factor / std::sqrt(static_cast<double>(c.d_model));
+  HeadSpec h{.kind = kind,
+             .hidden = c.d_model,
+             .norm = encoder_alone(kind) ? "encoder.final_layer_norm" : "decoder.final_layer_norm",
+             .norm_kind = {.eps = c.layer_norm_epsilon, .rms = true},
+             .norm_dropout = c.dropout_rate,
+             .deviation = narrow,
+             .problem = tree.value("problem_type", std::string())};
+  switch (kind) {
+    case HeadKind::sequence_classification:
+      h.rows = {.pool = RowScores::Pool::last_end,
+                .end = c.eos_token_id,
+                .dropout_first = c.classifier_dropout,
+                .dense = "classification_head.dense",
+                .activation = "tanh",
+                .dropout = c.classifier_dropout,
+                .out = "classification_head.out_proj",
+                .labels = labels_of(tree)};
+      break;
+    case HeadKind::token_classification:
+      h.tokens = {.dropout = c.classifier_dropout, .out = "classifier", .labels = labels_of(tree)};
+      break;
+    case HeadKind::question_answering:
+      h.tokens = {.out = "qa_outputs"};
+      break;
+    case HeadKind::embedding:
+      h.vector = vector_of(tree);
+      break;
+    default:
+      h.vocab = {
+          .table = c.tie_word_embeddings ? "shared" : "lm_head",
+          .vocab = c.vocab_size,
+          .features = c.d_model,
+          .scale = c.scale_decoder_outputs ? 1 / std::sqrt(static_cast<double>(c.d_model)) : 1,
+          .deviation = factor};
+  }
+  return h;
 }
 
 nn::ModelDef make(const base::Json& tree, int tp) {
   const T5Config c = read(tree);
+  const HeadKind kind = kind_of(tree);
+  const bool two_texts = kind == HeadKind::seq2seq;
   const double factor = c.initializer_factor,
                narrow = factor / std::sqrt(static_cast<double>(c.d_model));
-  const Norm norm{.eps = c.layer_norm_epsilon, .rms = true};
+  const HeadSpec scores = head(tree, c, kind);
   auto attention = [](const std::string& layer, const std::string& name) {
     const std::string a = layer + "." + name + ".";
     return AttentionNames{a + "q", a + "k", a + "v", a + "o", layer + ".layer_norm"};
@@ -83,7 +142,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                 .out = d + "wo",
                 .norm = last + ".layer_norm",
                 .gate = c.gated() ? d + "wi_0" : ""},
-        .norm = norm,
+        .norm = scores.norm_kind,
         .norm_first = true,
         .bias = false,
         .activation = c.activation(),
@@ -98,7 +157,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                        .out = factor / std::sqrt(static_cast<double>(c.num_heads * c.d_kv)),
                        .mlp_in = narrow,
                        .mlp_out = factor / std::sqrt(static_cast<double>(c.d_ff))},
-        .positions = {.source = !decoder}};
+        .positions = {.source = two_texts && !decoder},
+        .memory = {.source = two_texts}};
     if (decoder) block.cross = attention("layer.1", "EncDecAttention");
     block.relative = {.table = name + ".block.0.layer.0.SelfAttention.relative_attention_bias",
                       .buckets = c.relative_attention_num_buckets,
@@ -116,30 +176,31 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                          .dropout = c.dropout_rate,
                          .deviation = factor,
                          .ids = ids,
-                         .positions = {.source = source}};
+                         .positions = {.source = two_texts && source}};
   };
-  EncoderDecoderSpec spec{.source = embeddings("input_ids", true),
-                          .target = embeddings("decoder_input_ids", false),
-                          .encoder = half("encoder", false),
-                          .decoder = half("decoder", true),
-                          .encoder_norm = "encoder.final_layer_norm"};
+  if (encoder_alone(kind)) {
+    EncoderSpec spec{.embeddings = embeddings("input_ids", true),
+                     .block = half("encoder", false),
+                     .blocks = {},
+                     .head = scores};
+    for (int64_t i = 0; i < c.num_layers; ++i)
+      spec.blocks.push_back(fmt::format("encoder.block.{}", i));
+    return make_encoder(spec, tp);
+  }
+  EncoderDecoderSpec spec{
+      .source = embeddings("input_ids", true),
+      .target = embeddings(two_texts ? "decoder_input_ids" : "input_ids", false),
+      .encoder = half("encoder", false),
+      .decoder = half("decoder", true),
+      .encoder_norm = "encoder.final_layer_norm"};
   for (int64_t i = 0; i < c.num_layers; ++i)
     spec.encoder_blocks.push_back(fmt::format("encoder.block.{}", i));
   for (int64_t i = 0; i < c.num_decoder_layers.value_or(c.num_layers); ++i)
     spec.decoder_blocks.push_back(fmt::format("decoder.block.{}", i));
-  spec.head = {.kind = HeadKind::seq2seq,
-               .hidden = c.d_model,
-               .norm = "decoder.final_layer_norm",
-               .norm_kind = norm,
-               .norm_dropout = c.dropout_rate};
-  spec.head.vocab = {
-      .table = c.tie_word_embeddings ? "shared" : "lm_head",
-      .vocab = c.vocab_size,
-      .features = c.d_model,
-      .scale = c.scale_decoder_outputs ? 1 / std::sqrt(static_cast<double>(c.d_model)) : 1,
-      .deviation = factor};
+  spec.head = scores;
+  if (!two_texts) spec.target.shifted_behind = c.decoder_start_token_id;
   nn::ModelDef def = make_encoder_decoder(spec, tp);
-  def.decoder_start = c.decoder_start_token_id;
+  if (two_texts) def.decoder_start = c.decoder_start_token_id;
   return def;
 }
 
@@ -147,7 +208,8 @@ base::Json resolve(const base::Json& tree) {
   base::Json out;
   read(tree, &out);
   out["is_encoder_decoder"] = true;
-  write_head(out, "T5", HeadKind::seq2seq, labels_of(tree));
+  const HeadKind kind = kind_of(tree);
+  write_head(out, kind == HeadKind::embedding ? "T5Encoder" : "T5", kind, labels_of(tree));
   return out;
 }
 
@@ -157,7 +219,7 @@ Family t5_family() {
   return {make,
           resolve,
           {.architecture = "T5ForConditionalGeneration",
-           .heads = "sequence to sequence",
+           .heads = "sequence to sequence, classes of rows and tokens, answers, embedding",
            .tensor = "divides num_heads",
            .ties = "head and tokens of both halves; biases"}};
 }

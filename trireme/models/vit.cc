@@ -1,119 +1,122 @@
 // ViT (Dosovitskiy et al., 2021) and DeiT (Touvron et al., 2021), which has one token more. Names
 // are those of Hugging Face's files.
 #include "trireme/base/error.h"
-#include "trireme/models/blocks/encoder.h"
-#include "trireme/models/blocks/vision.h"
-#include "trireme/models/family.h"
+#include "trireme/models/blocks/distillation.h"
+#include "trireme/models/blocks/vit_like.h"
+#include "trireme/models/registry.h"
 
 namespace trireme::models {
 namespace {
 
-struct VitConfig {
-  int64_t hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
-          intermediate_size = 3072, num_channels = 3;
-  double hidden_dropout_prob = 0, attention_probs_dropout_prob = 0, initializer_range = 0.02,
-         layer_norm_eps = 1e-12;
-  std::string hidden_act = "gelu";
-  bool qkv_bias = true;
-};
-
-void visit(ConfigReader& get, VitConfig& c) {
-  get("hidden_size", c.hidden_size);
-  get("num_hidden_layers", c.num_hidden_layers);
-  get("num_attention_heads", c.num_attention_heads);
-  get("intermediate_size", c.intermediate_size);
-  get("num_channels", c.num_channels);
-  get("hidden_dropout_prob", c.hidden_dropout_prob, 0, 0.999);
-  get("attention_probs_dropout_prob", c.attention_probs_dropout_prob, 0, 0.999);
-  get("initializer_range", c.initializer_range, 0, 10);
-  get("layer_norm_eps", c.layer_norm_eps, 0, 1);
-  get("hidden_act", c.hidden_act);
-  get("qkv_bias", c.qkv_bias);
-}
+/// Keys of families whose encoder a ViT can begin with: what they add is dropped.
+constexpr const char* kPretraining[] = {"decoder_num_attention_heads",
+                                        "decoder_hidden_size",
+                                        "decoder_num_hidden_layers",
+                                        "decoder_intermediate_size",
+                                        "mask_ratio",
+                                        "norm_pix_loss",
+                                        "projection_dim",
+                                        "mlp_dim",
+                                        "temperature",
+                                        "momentum",
+                                        "momentum_schedule"};
 
 /// `resolved`: the tree with every key as it came to be.
 VitConfig read(const base::Json& tree, const std::string& family, base::Json* resolved = nullptr) {
   VitConfig c;
   ConfigReader get(tree, family);
   visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize", "image_size", "patch_size",
-              "encoder_stride", "pooler_output_size", "pooler_act"});
+  get.ignore({"head", "num_labels", "pooling", "normalize"});
+  for (const char* key : kPretraining) get.ignore({key});
+  if (family == "deit")
+    get.ignore({"teacher", "distillation", "distillation_alpha", "distillation_tau"});
   get.finish();
-  if (resolved) *resolved = get.resolved();
-  check_divides("num_attention_heads", c.num_attention_heads, "hidden_size", c.hidden_size);
-  nn::find_activation(c.hidden_act);
+  if (resolved) {
+    *resolved = get.resolved();
+    for (const char* key : kPretraining) resolved->erase(key);
+    write_sizes(*resolved);
+  }
+  read_sizes(tree, c);
+  check(c);
   return c;
 }
 
 HeadKind kind_of(const base::Json& tree, const std::string& family) {
-  return head_of(tree, family, {HeadKind::image_classification, HeadKind::embedding},
-                 HeadKind::image_classification);
+  std::vector<HeadKind> has = {HeadKind::image_classification, HeadKind::embedding};
+  if (family == "deit") has.push_back(HeadKind::distillation);
+  return head_of(tree, family, has, HeadKind::image_classification);
+}
+
+/// `teacher` has been read by whoever reads files: {path, model}.
+DistillationSpec distillation_of(const base::Json& tree, const VitConfig& c, int tp) {
+  DistillationSpec spec{.hidden = c.hidden_size,
+                        .labels = labels_of(tree),
+                        .norm = "deit.layernorm",
+                        .norm_kind = {.eps = c.layer_norm_eps},
+                        .deviation = c.initializer_range};
+  std::string kind = "hard";
+  base::Json own = base::Json::object();
+  for (const char* key : {"distillation", "distillation_alpha", "distillation_tau"})
+    if (tree.contains(key)) own[key] = tree[key];
+  ConfigReader get(own, "deit");
+  get("distillation", kind);
+  get("distillation_alpha", spec.alpha, 0, 1);
+  get("distillation_tau", spec.temperature, 1e-6, 1e6);
+  if (kind != "hard" && kind != "soft") get.refuse("distillation", kind, "hard or soft");
+  spec.soft = kind == "soft";
+  if (!tree.contains("teacher") || tree["teacher"].is_null()) return spec;
+  const base::Json& teacher = tree["teacher"];
+  if (!teacher.is_object() || !teacher.contains("model"))
+    get.refuse("teacher", teacher, "the folder of a model of images, in a run's configuration");
+  if (labels_of(teacher["model"]) != spec.labels)
+    throw base::ConfigError(fmt::format(
+        "model.teacher knows {} classes, the model {}; give model.num_labels the teacher's",
+        labels_of(teacher["model"]), spec.labels));
+  spec.teacher = std::make_shared<const nn::ModelDef>(make_model(teacher["model"], tp));
+  return spec;
 }
 
 nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
                   const std::vector<std::string>& tokens) {
   const VitConfig c = read(tree, base);
-  const auto [height, width] = size_of(tree, "image_size", 224);
-  const auto [patch_height, patch_width] = size_of(tree, "patch_size", 16);
-  PatchSpec patches{.projection = base + ".embeddings.patch_embeddings.projection",
-                    .tokens = {},
-                    .places = base + ".embeddings.position_embeddings",
-                    .channels = c.num_channels,
-                    .height = height,
-                    .width = width,
-                    .patch_height = patch_height,
-                    .patch_width = patch_width,
-                    .hidden = c.hidden_size,
-                    .dropout = c.hidden_dropout_prob,
-                    .deviation = c.initializer_range};
-  for (const std::string& token : tokens) patches.tokens.push_back(base + ".embeddings." + token);
-  if (patches.patches() < 1)
-    throw base::ConfigError("model.patch_size is larger than model.image_size; lower it");
-  const Norm norm{.eps = c.layer_norm_eps};
+  const PatchSpec patches = vit_patches(c, base, tokens);
   const Positions positions{.fixed = patches.positions()};
-  const BlockSpec block{
-      .hidden = c.hidden_size,
-      .heads = c.num_attention_heads,
-      .inner = c.intermediate_size,
-      .self = {"attention.attention.query", "attention.attention.key", "attention.attention.value",
-               "attention.output.dense", "layernorm_before"},
-      .mlp = {.in = "intermediate.dense", .out = "output.dense", .norm = "layernorm_after"},
-      .norm = norm,
-      .norm_first = true,
-      .qkv_bias = c.qkv_bias,
-      .activation = c.hidden_act,
-      .dropout = c.hidden_dropout_prob,
-      .attention_dropout = c.attention_probs_dropout_prob,
-      .mask = "",
-      .deviations = Deviations::all(c.initializer_range),
-      .positions = positions};
-  HeadSpec head{.kind = kind_of(tree, base),
+  const BlockSpec block = vit_block(c, positions);
+  const HeadKind kind = kind_of(tree, base);
+  HeadSpec head{.kind = kind,
                 .hidden = c.hidden_size,
                 .norm = base + ".layernorm",
-                .norm_kind = norm,
+                .norm_kind = block.norm,
                 .deviation = c.initializer_range,
                 .problem = tree.value("problem_type", std::string()),
                 .positions = positions};
-  if (head.kind == HeadKind::embedding)
+  if (kind == HeadKind::embedding) {
     head.vector = vector_of(tree);
-  else
+  } else {
     head.rows = {.out = "classifier", .labels = labels_of(tree)};
+    // Hugging Face's class looks at the first token.
+    if (tree.contains("pooling") && vector_of(tree).mean) head.rows->pool = RowScores::Pool::mean;
+  }
 
   nn::ModelDef def;
   check_heads(c.num_attention_heads, tp, "num_attention_heads");
   add_rules(block, def.policy);
   def.layers.push_back(patch_link(patches));
   for (int64_t i = 0; i < c.num_hidden_layers; ++i)
-    def.layers.push_back(block_link(block, fmt::format("{}.encoder.layer.{}", base, i)));
-  add_head(head, def);
+    def.layers.push_back(block_link(block, vit_block_name(base, i)));
+  if (kind != HeadKind::distillation) {
+    add_head(head, def);
+    return def;
+  }
+  DistillationSpec distillation = distillation_of(tree, c, tp);
+  distillation.positions = positions;
+  add_distillation(distillation, def);
   return def;
 }
 
 base::Json resolve(const base::Json& tree, const std::string& base, const std::string& class_name) {
   base::Json out;
   read(tree, base, &out);
-  for (const auto& [key, otherwise] : {std::pair{"image_size", 224}, {"patch_size", 16}})
-    if (!out.contains(key)) out[key] = otherwise;
   write_head(out, class_name, kind_of(tree, base), labels_of(tree));
   return out;
 }
@@ -135,7 +138,7 @@ Family deit_family() {
           },
           [](const base::Json& tree) { return resolve(tree, "deit", "DeiT"); },
           {.architecture = "DeiTForImageClassification",
-           .heads = "images, embedding",
+           .heads = "images, distillation, embedding",
            .tensor = "divides num_attention_heads",
            .tokenizer = ""}};
 }

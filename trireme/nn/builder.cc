@@ -31,6 +31,20 @@ Builder Builder::whole() const {
   return inner;
 }
 
+Builder Builder::average(const std::string& prefix) const {
+  Builder inner = *this;
+  inner.prefix_ = prefix;
+  inner.averages_ = true;
+  return inner;
+}
+
+Builder Builder::companion(const std::string& prefix, const Policy& policy) const {
+  Builder inner = *this;
+  inner.prefix_ = prefix;
+  inner.policy_ = &policy;
+  return inner;
+}
+
 Param* Builder::param(const std::string& name, const layout::Shape& shape, layout::Init init, Sbp tp,
                       std::vector<int64_t> fused, int64_t granularity) const {
   layout::ParamSpec spec{.name = scope_.empty() ? name : scope_ + "." + name,
@@ -41,6 +55,22 @@ Param* Builder::param(const std::string& name, const layout::Shape& shape, layou
                          .layout = {.stages = {mesh_->coord.pp}, .dp = Sbp::replicated(), .tp = tp},
                          .fused = std::move(fused),
                          .granularity = granularity};
+  if (!prefix_.empty()) spec.kind = layout::ParamKind::buffer;
+  if (averages_) spec.average_of = spec.name;
+  return declare(std::move(spec));
+}
+
+Param* Builder::buffer(const std::string& name, const layout::Shape& shape, layout::Init init, Sbp tp) const {
+  return declare({.name = scope_.empty() ? name : scope_ + "." + name,
+                  .shape = shape,
+                  .dtype = options_->dtype,
+                  .kind = layout::ParamKind::buffer,
+                  .init = init,
+                  .layout = {.stages = {mesh_->coord.pp}, .dp = Sbp::replicated(), .tp = tp}});
+}
+
+Param* Builder::declare(layout::ParamSpec spec) const {
+  if (!prefix_.empty()) spec.name = prefix_ + "." + spec.name;
   if (auto it = stages_of_param_->find(spec.name); it != stages_of_param_->end()) spec.layout.stages = it->second;
   return store_->declare(spec, layout::local_slice(spec, mesh_->mesh, mesh_->coord), layer_index_);
 }
@@ -137,6 +167,10 @@ StateSpec Model::entering(int layer, const BatchShape& shape) const {
   StateSpec spec;
   for (int i = 0; i < layer; ++i) spec = outline[i]->describe(spec, shape);
   return spec;
+}
+
+void Model::average(double over) {
+  if (def.average_keeps) store.average(def.average_keeps(over));
 }
 
 layout::ModelDescription describe(const ModelDef& def, const layout::Mesh& mesh, const BuildOptions& options,

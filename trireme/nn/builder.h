@@ -32,12 +32,21 @@ class Builder {
   Builder at_layer(int index) const;
   /// The same off the residual stream: for layers whose input and output every rank of tp holds whole.
   Builder whole() const;
+  /// The same for the moving average of what this one declares: what its parameters become are buffers of the same
+  /// initial values under `prefix`, which ParamStore::average moves. Layers that it makes run without gradients.
+  Builder average(const std::string& prefix) const;
+  /// The same for a model that goes along and is never trained: its parameters are buffers under `prefix`, laid out by its
+  /// own `policy`, which outlives the layers. They run without gradients too.
+  Builder companion(const std::string& prefix, const Policy& policy) const;
   const std::string& scope() const { return scope_; }
   int layer_index() const { return layer_index_; }
 
   /// Declares `scope.name`. `tp` is its place on the tensor axis.
   Param* param(const std::string& name, const layout::Shape& shape, layout::Init init, layout::Sbp tp,
                std::vector<int64_t> fused = {}, int64_t granularity = 1) const;
+  /// Declares the buffer `scope.name` (layout::ParamKind).
+  Param* buffer(const std::string& name, const layout::Shape& shape, layout::Init init,
+                layout::Sbp tp = layout::Sbp::invariant()) const;
   /// Place of a parameter that touches the residual stream: replicated when the stream is split, else invariant.
   layout::Sbp stream_param() const;
   /// Place of the residual stream [batch, seq, hidden] on tp: invariant, or split(1).
@@ -45,18 +54,23 @@ class Builder {
 
   Rule rule() const { return find_rule(*policy_, scope_); }
   const comm::Comm& tp() const { return mesh_->tp; }
+  /// For what is taken over the rows of all data ranks (ModelDef::whole_batches).
+  const comm::Comm& dp() const { return mesh_->dp; }
   /// Of the layout, also where there is no communication yet.
   int tp_ranks() const { return mesh_->mesh.size(layout::Axis::tp); }
   int tp_rank() const { return mesh_->coord.tp; }
   const BuildOptions& options() const { return *options_; }
 
  private:
+  Param* declare(layout::ParamSpec spec) const;
+
   const dist::DeviceMesh* mesh_;
   const Policy* policy_;
   const BuildOptions* options_;
   ParamStore* store_;
   const std::map<std::string, std::vector<int>>* stages_of_param_;
-  std::string scope_;
+  std::string scope_, prefix_;  // prefix_: of a companion; none: parameters are ordinary ones
+  bool averages_ = false;
   int layer_index_ = 0;
   bool whole_ = false;
 };
@@ -74,6 +88,8 @@ struct Model {
 
   /// The State that enters chain link `layer` for a micro-batch of `shape`: what travels along an edge.
   StateSpec entering(int layer, const BatchShape& shape) const;
+  /// Moves the moving averages, if there are any, after a step; `over` is how much of the run is (0 to 1). Local.
+  void average(double over);
 };
 
 /// The chunk of each link of the chain: blocks as counted, the links before the first block with it, those after the

@@ -55,6 +55,11 @@ struct ModelDef {
   /// The number of counted items of a micro-batch, by term, from the loader's tensors alone.
   std::function<Counts(const Batch& batch)> loss_weight;
   int loss_terms = 1;
+  /// The loss is a function of all rows of a micro-batch, over all data ranks: each has as many rows, in every step.
+  bool whole_batches = false;
+  /// Where there are moving averages (Builder::average): what they keep of themselves after a step, when so much of the
+  /// run is over (0 to 1).
+  std::function<double(double over)> average_keeps = {};
   /// The State that enters the first layer is empty: layers read the Context's batch.
   int64_t vocab_size = 0, max_positions = 0;
   int heads = 0;

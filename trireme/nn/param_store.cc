@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
@@ -18,8 +19,10 @@ using layout::Init;
 // Flat offsets are multiples of a cache line, so that vector kernels see aligned parameters.
 constexpr int64_t kAlignment = 16;
 
+bool is_buffer(const Bucket& bucket) { return bucket.params.front()->spec.kind == layout::ParamKind::buffer; }
+
 bool same_sync(const Bucket& bucket, const Param& param) {
-  return bucket.stages == param.spec.layout.stages &&
+  return is_buffer(bucket) == (param.spec.kind == layout::ParamKind::buffer) && bucket.stages == param.spec.layout.stages &&
          bucket.replicated_on_tp == param.spec.layout.tp.is_replicated() &&
          bucket.params.front()->spec.dtype == param.spec.dtype &&
          bucket.params.front()->frozen == param.frozen;
@@ -32,10 +35,20 @@ at::Tensor view(const Bucket& bucket, size_t index, const at::Tensor& whole) {
   return whole.narrow(0, bucket.offsets[index], slice.count()).view(slice.shape());
 }
 
+/// Element `index` of Init::waves: the frequencies of He et al. (masked autoencoders, 2022), columns before rows.
+double wave(const Init& init, int64_t index) {
+  const int64_t row = index / init.features, feature = index % init.features, quarter = init.features / 4;
+  if (row == 0) return 0;
+  const int64_t which = feature / quarter, place = which < 2 ? (row - 1) % init.columns : (row - 1) / init.columns;
+  const double angle = static_cast<double>(place) /
+                       std::pow(10000.0, static_cast<double>(feature % quarter) / static_cast<double>(quarter));
+  return which % 2 == 0 ? std::sin(angle) : std::cos(angle);
+}
+
 template <class T>
 void fill(const Param& param, uint64_t seed, at::Tensor& values) {
   const Init& init = param.spec.init;
-  uint64_t key = base::stream_key(seed, param.spec.name);
+  uint64_t key = base::stream_key(seed, param.spec.average_of.empty() ? param.spec.name : param.spec.average_of);
   T* out = values.mutable_data_ptr<T>();
   layout::for_each_run(param.slice, param.spec.shape, [&](layout::Run run) {
     kernels::parallel_for(run.count, 1 << 14, [&](int64_t begin, int64_t end) {
@@ -46,6 +59,7 @@ void fill(const Param& param, uint64_t seed, at::Tensor& values) {
           case Init::Kind::zeros: break;
           case Init::Kind::ones: value = 1; break;
           case Init::Kind::constant: value = init.scale; break;
+          case Init::Kind::waves: value = wave(init, run.global + i); break;
           case Init::Kind::normal: value = init.scale * base::normal(key, index); break;
           case Init::Kind::uniform:
             value = init.scale * (2 * base::uniform(base::philox(key, {static_cast<uint32_t>(index),
@@ -98,7 +112,8 @@ Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice, i
   base::check(buckets_.empty(), "{}: declared after the store was materialized", spec.name);
   auto [entry, added] = by_name_.try_emplace(spec.name);
   if (added) {
-    storage_.push_back(Param{.spec = spec, .slice = std::move(slice), .data = {}, .grad = {}});
+    storage_.push_back(Param{.spec = spec, .slice = std::move(slice), .data = {}, .grad = {},
+                             .frozen = spec.kind == layout::ParamKind::buffer});
     entry->second = &storage_.back();
   }
   base::check(entry->second->spec.shape == spec.shape, "{}: tied with another shape", spec.name);
@@ -151,7 +166,7 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
     const base::DType dtype = bucket.params.front()->spec.dtype;
     bucket.set_data(at::zeros({bucket.size}, dist::scalar_type(dtype)));
     for (Param* param : bucket.params) initialize(*param, seed, param->data);
-    if (sharding.parameters) {
+    if (sharding.parameters && !is_buffer(bucket)) {
       bucket.data_shard = zeros(bucket.shard.size(), dist::scalar_type(dtype));
       bucket.data_shard.copy_(bucket.data.narrow(0, bucket.shard.begin, bucket.shard.size()));
       bucket.set_data({});
@@ -195,9 +210,21 @@ bool ParamStore::complete(const Bucket& bucket) const {
 
 void ParamStore::audit() const {
   for (const Param& param : storage_) {
+    if (param.spec.kind == layout::ParamKind::buffer) continue;
     base::check(param.contributions == micro_batches_ * param.uses,
                 "{} got {} gradient contributions in this step, expected {} ({} micro-batches x {} uses)",
                 param.spec.name, param.contributions, micro_batches_ * param.uses, micro_batches_, param.uses);
+  }
+}
+
+void ParamStore::average(double keeps) {
+  at::NoGradGuard no_grad;
+  for (Param& own : storage_) {
+    if (own.spec.average_of.empty()) continue;
+    const Param* param = find(own.spec.average_of);
+    base::check(param && param->data.defined() && param->slice == own.slice, "{}: its parameter is not there whole",
+                own.spec.name);
+    own.data.mul_(keeps).add_(param->data, 1 - keeps);
   }
 }
 

@@ -32,7 +32,7 @@ struct Param {
   int64_t uses = 0;  // by the layers of this rank, per micro-batch
   int64_t contributions = 0;  // in this step
   bool grad_begun = false;  // the gradient's memory holds a contribution; the first one replaces what was there
-  bool frozen = false;  // set before materialize: contributions count, but nobody computes them
+  bool frozen = false;  // set before materialize: contributions count, but nobody computes them; a buffer always is
 };
 
 /// What data ranks split among themselves instead of each keeping it whole. One rank splits nothing.
@@ -44,9 +44,9 @@ struct Sharding {
 /// state, which is not the store's.)
 Sharding zero_sharding(int stage, int ranks, int rank);
 
-/// Parameters that are synchronised alike (dtype, stages, replicated on tp or not, frozen or not): in reverse order of
-/// use, those of a tie by name, so that all its holders lay them out alike. Frozen ones have no gradient. Where
-/// anything is sharded, parameters of a bucket are used by the same layers, but for those of a tie.
+/// Parameters that are synchronised alike (kind, dtype, stages, replicated on tp or not, frozen or not): in reverse order
+/// of use, those of a tie by name, so that all its holders lay them out alike. Frozen ones have no gradient. Where
+/// anything is sharded, parameters of a bucket are used by the same layers, but for those of a tie. Buffers never are.
 struct Bucket {
   std::vector<Param*> params;
   std::vector<int64_t> offsets;  // element offset of each parameter in the flat buffers
@@ -93,6 +93,8 @@ class ParamStore {
   bool complete(const Bucket& bucket) const;
   /// InternalError unless every parameter got exactly micro-batches x uses contributions.
   void audit() const;
+  /// Moves every moving average towards its parameter: average = keeps * average + (1 - keeps) * parameter. Local.
+  void average(double keeps);
 
  private:
   std::deque<Param> storage_;  // order of declaration: order of use

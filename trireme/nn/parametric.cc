@@ -292,6 +292,7 @@ at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double ep
 }
 
 at::Tensor use(Param* param, const Context& context) {
+  if (param->spec.kind == layout::ParamKind::buffer) return param->data.detach();
   return Use::apply(context.anchor, param, context.weight_queue);
 }
 

@@ -75,12 +75,14 @@ BatchShape shape_of(const State& tensors) {
 }
 
 void flatten_choices(Batch& batch) {
-  if (!batch.tensors.has("input_ids") || batch.tensors.at("input_ids").dim() != 3) return;
-  batch.choices = batch.tensors.at("input_ids").size(1);
+  const auto dims = [&](const char* name) { return batch.tensors.has(name) ? batch.tensors.at(name).dim() : 0; };
+  const bool views = dims("pixel_values") == 5;
+  if (!views && dims("input_ids") != 3) return;
+  batch.choices = batch.tensors.at(views ? "pixel_values" : "input_ids").size(1);
   for (auto& [name, tensor] : batch.tensors.tensors())
-    if (tensor.dim() == 3) tensor = tensor.flatten(0, 1);
+    if (views ? name == "pixel_values" : tensor.dim() == 3) tensor = tensor.flatten(0, 1);
   batch.rows *= batch.choices;
-  batch.seq = batch.tensors.at("input_ids").size(1);
+  if (!views) batch.seq = batch.tensors.at("input_ids").size(1);
   batch.samples = (batch.samples.unsqueeze(1) * batch.choices + at::arange(batch.choices, at::kLong)).flatten();
 }
 

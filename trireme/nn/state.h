@@ -55,13 +55,14 @@ struct Batch {
   at::Tensor samples;  // [rows] int64: index of each row in the global batch
   int64_t rows = 0, seq = 0, source_seq = 0;
   int64_t position = 0;  // of the first token, when earlier ones are in a cache
-  int64_t choices = 1;   // rows that are the choices of one question, one after the other
+  int64_t choices = 1;   // rows that are the choices of one question (views of one image), one after the other
   BatchShape shape() const { return {rows, seq, source_seq}; }
 };
 /// What the tensors measure, by Hugging Face's names: `seq` positions of decoder_input_ids, and then `source_seq` of
 /// input_ids; else `seq` of input_ids, or of the first matrix; else 1 (images, whose models know their number of patches).
 BatchShape shape_of(const State& tensors);
-/// Makes rows of what is [rows, choices, seq], as multiple choice has it; each is a sample of its own.
+/// Makes rows of what is [rows, choices, seq], as multiple choice has it, and of several views of an image, pixel_values
+/// [rows, views, channels, height, width]; each is a sample of its own.
 void flatten_choices(Batch& batch);
 Batch to_tensors(const data::Batch& batch);
 

@@ -30,7 +30,7 @@ double weight_decay_of(const std::string& parameter, const config::Optim& option
   std::string module = last == std::string::npos ? "" : parameter.substr(0, last);
   module = module.substr(module.rfind('.') + 1);  // npos + 1 is 0: the whole
   std::ranges::transform(module, module.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (module.starts_with("ln_") || module.find("norm") != std::string::npos)
+  if (module == "ln" || module.starts_with("ln_") || module.find("norm") != std::string::npos)
     return options.weight_decay_norm;
   return own == "bias" ? options.weight_decay_bias : options.weight_decay;
 }
@@ -40,9 +40,9 @@ double lr_scale_of(const std::string& parameter, const config::Optim& options) {
   return group ? group->lr_scale : 1;
 }
 
-bool is_frozen(const std::string& parameter, const config::Optim& options) {
-  const config::ParamGroup* group = group_of(parameter, options);
-  return group && group->freeze;
+bool is_frozen(const layout::ParamSpec& parameter, const config::Optim& options) {
+  const config::ParamGroup* group = group_of(parameter.name, options);
+  return parameter.kind == layout::ParamKind::buffer || (group && group->freeze);
 }
 
 void check_groups(const std::vector<layout::ParamSpec>& model, const config::Optim& options) {
@@ -53,13 +53,13 @@ void check_groups(const std::vector<layout::ParamSpec>& model, const config::Opt
           "`trireme inspect` lists their names, for example {}",
           group.pattern, model.empty() ? "none" : model.front().name));
   }
-  if (std::ranges::all_of(model, [&](const auto& spec) { return is_frozen(spec.name, options); }))
+  if (std::ranges::all_of(model, [&](const auto& spec) { return is_frozen(spec, options); }))
     throw base::ConfigError("optim.groups: every parameter is frozen, so nothing would be trained");
 }
 
 void freeze(nn::ParamStore& store, const config::Optim& options) {
   base::check(store.buckets().empty(), "parameters are frozen before the store is materialized");
-  for (nn::Param* param : store.params()) param->frozen = is_frozen(param->spec.name, options);
+  for (nn::Param* param : store.params()) param->frozen = is_frozen(param->spec, options);
 }
 
 }  // namespace trireme::optim

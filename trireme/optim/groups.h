@@ -21,7 +21,8 @@ bool matches(const std::string& pattern, const std::string& name);
 double weight_decay_of(const std::string& parameter, const config::Optim& options);
 /// Factor of its learning rate.
 double lr_scale_of(const std::string& parameter, const config::Optim& options);
-bool is_frozen(const std::string& parameter, const config::Optim& options);
+/// A buffer always is.
+bool is_frozen(const layout::ParamSpec& parameter, const config::Optim& options);
 
 /// ConfigError for a pattern that no parameter of the model matches, and where nothing is left to
 /// train. `model`: all parameters, of every stage.

@@ -57,7 +57,7 @@ void ParamGather::finish(nn::Bucket& bucket) {
 
 void ParamGather::free(nn::Bucket& bucket) {
   finish(bucket);
-  if (bucket.data.defined()) bucket.set_data({});
+  if (bucket.data_shard.defined() && bucket.data.defined()) bucket.set_data({});
 }
 
 }  // namespace trireme::optim

@@ -62,7 +62,7 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
       sync_(world, mesh, store, zero_stage, travel),
       optimizer_(make_optimizer(options, whole_tensors(mesh, store, sharded_))) {
   for (const nn::Param* param : store.params())
-    base::check(param->frozen == is_frozen(param->spec.name, options),
+    base::check(param->frozen == is_frozen(param->spec, options),
                 "{} is {}frozen, unlike optim.groups", param->spec.name,
                 param->frozen ? "" : "not ");
   for (nn::Bucket& bucket : store.buckets())

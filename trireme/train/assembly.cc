@@ -9,6 +9,7 @@
 #include "trireme/dist/redistribute.h"
 #include "trireme/layout/stage_manager.h"
 #include "trireme/models/adapter.h"
+#include "trireme/models/blocks/distillation.h"
 #include "trireme/models/registry.h"
 #include "trireme/nn/tensor_part.h"
 #include "trireme/schedule/generators.h"
@@ -122,19 +123,27 @@ base::Json adapter_settings(const base::Json& given) {
   return settings;
 }
 
+base::Json with_teacher(base::Json tree) {
+  if (tree.contains("teacher") && tree["teacher"].is_string()) {
+    const auto path = tree["teacher"].get<std::string>();
+    tree["teacher"] = {{"path", path}, {"model", checkpoint::Checkpoint(path).model_config()}};
+  }
+  return tree;
+}
+
 }  // namespace
 
 base::Json model_tree(const base::Json& given) {
   if (given.contains("strict") && (!given["strict"].is_boolean() || !given.contains("pretrained")))
     throw base::ConfigError("model.strict: expected true or false, beside model.pretrained");
-  if (!given.contains("pretrained")) return given;
+  if (!given.contains("pretrained")) return with_teacher(given);
   if (!given["pretrained"].is_string()) throw base::ConfigError("model.pretrained: expected a folder");
   base::Json tree = checkpoint::Checkpoint(given["pretrained"].get<std::string>()).model_config();
   for (const auto& [key, value] : given.items())
     if (key != "pretrained" && key != "strict") tree[key] = value;
   if (tree.contains("adapter") && tree["adapter"].is_object() && tree["adapter"].contains("path"))
     tree["adapter"] = adapter_settings(tree["adapter"]);
-  return tree;
+  return with_teacher(std::move(tree));
 }
 
 namespace {
@@ -179,6 +188,7 @@ std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& plac
   nn::BuildOptions options = placement.options;
   options.low_rank = models::read_adapter(tree);
   if (options.low_rank.rank > 0) assembly->adapter = tree["adapter"].value("path", "");
+  if (tree.contains("teacher") && tree["teacher"].is_object()) assembly->teacher = tree["teacher"].value("path", "");
   assembly->model = nn::build_model(std::move(def), assembly->mesh, options, blocks, placement.schedule.rank_of_chunk);
   return assembly;
 }
@@ -196,6 +206,22 @@ void load_adapter(Assembly& assembly) {
   checkpoint::load_parameters(source, parts, specs);
 }
 
+bool of_teacher(const std::string& parameter) { return parameter.starts_with(std::string(models::kTeacher) + "."); }
+
+/// Unless `from` has it along.
+void load_teacher(Assembly& assembly, const checkpoint::Checkpoint* from) {
+  std::vector<layout::ParamSpec> specs;
+  for (const layout::ParamSpec& spec : assembly.description.parameters)
+    if (of_teacher(spec.name)) specs.push_back(spec);
+  if (specs.empty() || assembly.teacher.empty() || (from && from->tensors().contains(specs.front().name))) return;
+  const size_t prefix = std::string(models::kTeacher).size() + 1;
+  std::vector<nn::TensorPart> parts = nn::parts_of(assembly.model->store, assembly.mesh.coord);
+  std::erase_if(parts, [](const nn::TensorPart& part) { return !of_teacher(part.name); });
+  for (nn::TensorPart& part : parts) part.name.erase(0, prefix);
+  for (layout::ParamSpec& spec : specs) spec.name.erase(0, prefix);
+  checkpoint::load_parameters(checkpoint::Checkpoint(assembly.teacher), parts, specs);
+}
+
 }  // namespace
 
 checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from,
@@ -209,9 +235,14 @@ checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const c
                     nn::zero_sharding(zero_stage, dp.size(), dp.rank()));
   assembly.parameters = std::make_unique<optim::ParamGather>(assembly.mesh, store);
   if (!assembly.adapter.empty()) load_adapter(assembly);
+  load_teacher(assembly, from);
   if (!from) return {};
-  return checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), assembly.description.parameters,
-                                     strict);
+  const std::vector<layout::ParamSpec>& specs = assembly.description.parameters;
+  checkpoint::Mismatch mismatch =
+      checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), specs, strict);
+  const auto lacks = [&](const layout::ParamSpec& spec) { return !spec.average_of.empty() && !from->tensors().contains(spec.name); };
+  if (std::ranges::any_of(specs, lacks)) store.average(0);
+  return mismatch;
 }
 
 }  // namespace trireme::train

@@ -38,10 +38,11 @@ struct Assembly {
   std::unique_ptr<optim::ParamGather> parameters;  // gathers those that data ranks split; made with them
   layout::ModelDescription description;
   std::string adapter = {};  // PEFT folder from which its parameters begin; empty: none
+  std::string teacher = {};  // folder of the model that this one learns from; empty: none
 };
 
 /// The model tree of a configuration; `pretrained: DIR` takes DIR's config.json, and keys beside it win. `strict`, which
-/// goes with it, is no part of the tree.
+/// goes with it, is no part of the tree. `teacher: DIR` becomes {path, model}: with DIR's config.json.
 base::Json model_tree(const base::Json& given);
 
 /// The model as it would lie, without memory. Pure.

@@ -27,6 +27,21 @@ void check_tokenizer(const std::string& path, int64_t vocab_size) {
   }
 }
 
+/// What a model's own rows, statistics and averages do not go with.
+void check_whole(const nn::ModelDef& def, const Prepared& run) {
+  const config::Train& train = run.config.train;
+  if (def.whole_batches && (train.batch_rampup.start || (!train.train_iter && run.length.samples % run.plan.global_batch_size != 0)))
+    throw base::ConfigError(
+        "the model's loss is a function of all rows of a micro-batch, so every step must be whole: give the run's length as "
+        "train.train_iter, and no train.batch_rampup");
+  if (!def.average_keeps) return;
+  if (train.zero_optimization.effective_stage() == 3)
+    throw base::ConfigError("the model keeps moving averages of its weights, which train.zero_optimization.stage 3 splits; use 2 or less");
+  if (train.working_dtype() != "fp32" && train.working_dtype() != "fp64")
+    throw base::ConfigError(fmt::format("the model keeps moving averages of its weights, for which {} is too coarse; train in fp32",
+                                        train.working_dtype()));
+}
+
 }  // namespace
 
 Prepared prepare(const config::RunConfig& given, int ranks) {
@@ -38,14 +53,15 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   run.model = model_tree(config.model);
   run.placement = placement_of(config, ranks, run.plan.micro_batches);
   run.description = describe(run.model, run.placement, config.data.seq_length);
-  int64_t vocab_size =
-      models::make_model(run.model, run.placement.mesh.size(layout::Axis::tp)).vocab_size;
+  const nn::ModelDef def = models::make_model(run.model, run.placement.mesh.size(layout::Axis::tp));
+  const int64_t vocab_size = def.vocab_size;
   if (config.tokenizer) check_tokenizer(*config.tokenizer, vocab_size);
   run.train_data = open_data(config, config.data.train, true, vocab_size);
   run.train_identity = run.train_data->identity();
   if (config.train.evaluation.enabled && !config.data.valid.empty())
     run.valid_data = open_data(config, config.data.valid, false, vocab_size);
   run.length = config::resolve_length(config, run.plan.global_batch_size, run.train_data->size());
+  check_whole(def, run);
   for (int step : config.train.trace.steps.value_or(std::vector<int>{}))
     if (step > run.length.steps)
       throw base::ConfigError(

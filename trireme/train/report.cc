@@ -25,7 +25,7 @@ std::map<std::string, Bytes> bytes_held(const layout::ModelDescription& model, c
   for (const layout::ParamSpec& spec : model.parameters) {
     if (!layout::holds(spec, coord.pp)) continue;
     const int64_t count = layout::local_slice(spec, mesh, coord).count(), size = base::size_of(spec.dtype);
-    held[spec.name] = {count * size, optim::is_frozen(spec.name, optim) ? 0 : count * std::max<int64_t>(4, size)};
+    held[spec.name] = {count * size, optim::is_frozen(spec, optim) ? 0 : count * std::max<int64_t>(4, size)};
   }
   return held;
 }
@@ -59,7 +59,7 @@ RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh
     const Bytes& bytes = held.at(spec.name);
     memory.parameters += bytes.parameter;
     memory.gradients += bytes.gradient;
-    if (optim::is_frozen(spec.name, optim)) continue;
+    if (optim::is_frozen(spec, optim)) continue;
     if (bytes.gradient > bytes.parameter) split += bytes.gradient;  // masters
     if (optim.ema.decay) split += bytes.gradient;
     for (const optim::State& state : rule->states(spec)) {

@@ -100,6 +100,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     const int64_t samples = std::min(batch_size(position.consumed_samples), end - position.consumed_samples);
     const layout::Range consumed{position.consumed_samples, position.consumed_samples + samples};
     const Verdict verdict = guard.finish(optimizer, result, lr, ++position.step, consumed);
+    run->model->average(static_cast<double>(position.step) / static_cast<double>(length.steps));
     phases.wait += verdict.report.wait_seconds;
     phases.optimizer = watch.lap() - verdict.report.wait_seconds;
     position.consumed_samples = consumed.end;

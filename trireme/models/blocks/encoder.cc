@@ -183,7 +183,7 @@ class Block : public nn::Layer {
   State forward(State in, const Context& given) override {
     const nn::BatchShape shape = given.batch.shape();
     const Context own = given.over(spec_.positions.of(shape)),
-                  sources = given.over(shape.source_seq);
+                  sources = given.over(spec_.memory.of(shape));
     at::Tensor x = in.at("hidden");
     x = branch(x, attention_norm_, kAttentionOutput, own,
                [&](const at::Tensor& y) { return attention_.forward(y, y, own, own); });
@@ -251,7 +251,11 @@ class Embeddings {
     const Context context = given.over(spec_.positions.of(given.batch.shape()));
     const layout::Range held = nn::stream_range(builder_, context.seq);
     const State& batch = context.batch.tensors;
-    const at::Tensor ids = batch.at(spec_.ids);
+    at::Tensor ids = batch.at(spec_.ids);
+    if (spec_.shifted_behind)
+      ids = at::cat({at::full({ids.size(0), 1}, *spec_.shifted_behind, ids.options()),
+                     ids.narrow(1, 0, ids.size(1) - 1)},
+                    1);
     at::Tensor x = words_.embed(ids, context, spec_.padding);
     if (spec_.scale != 1) x = x * spec_.scale;
     if (kinds_) {
@@ -320,14 +324,14 @@ class Turn : public nn::Layer {
   }
 
   nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
-    const int64_t held = nn::stream_range(builder_, shape.source_seq).size();
+    const int64_t held = nn::stream_range(builder_, block_.positions.of(shape)).size();
     return {embeddings_.describe(shape),
             {"memory", {shape.rows, held, block_.hidden}, builder_.options().dtype, true}};
   }
 
  private:
   at::Tensor memory(const State& in, const Context& given) const {
-    const Context context = given.over(given.batch.source_seq);
+    const Context context = given.over(block_.positions.of(given.batch.shape()));
     // In generation all that is needed of it is in the cache after the first token.
     if (context.seq == 0)
       return at::empty({context.batch.rows, 0, block_.hidden}, embeddings_options());

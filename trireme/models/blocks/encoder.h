@@ -64,6 +64,7 @@ struct BlockSpec {
   Deviations deviations = {};
   std::optional<RelativeBias> relative = {};
   Positions positions = {};
+  Positions memory = {.source = true};  // of what `cross` attends over
 
   int64_t size_of_heads() const { return head_size > 0 ? head_size : hidden / heads; }
 };
@@ -82,6 +83,7 @@ struct EmbeddingSpec {
   Norm norm_kind = {};
   double dropout = 0, deviation = 0.02;
   std::string ids = "input_ids";
+  std::optional<int64_t> shifted_behind = {};  // moves the ids on by one place, behind this one
   Positions positions = {};
 };
 
@@ -103,7 +105,8 @@ struct EncoderDecoderSpec {
 /// The chain of an encoder. `tp` must divide the heads: else ConfigError.
 nn::ModelDef make_encoder(const EncoderSpec& spec, int tp);
 /// The chain of an encoder and a decoder: the encoder's output travels on as "memory". Batches hold
-/// `input_ids` and `decoder_input_ids`, and may hold `attention_mask` and `decoder_attention_mask`.
+/// `input_ids` and `decoder_input_ids`, and may hold `attention_mask` and `decoder_attention_mask`; or both halves read the
+/// ids that their embeddings name, with Positions to match.
 nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& spec, int tp);
 
 /// A link of the chain: one block in the scope `name`. For families with links of their own.

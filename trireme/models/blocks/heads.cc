@@ -31,6 +31,8 @@ constexpr KindNames kKinds[] = {
     {HeadKind::embedding, "embedding", "Model"},
     {HeadKind::image_classification, "image_classification", "ForImageClassification"},
     {HeadKind::seq2seq, "seq2seq", "ForConditionalGeneration"},
+    {HeadKind::causal_lm, "causal_lm", "ForCausalLM"},
+    {HeadKind::distillation, "distillation", "ForImageClassificationWithTeacher"},
 };
 
 class Vocab {
@@ -44,7 +46,10 @@ class Vocab {
       activation_ = nn::find_activation(spec.activation);
       norm_.emplace(b / spec.norm, spec.features, spec.norm_kind);
     }
-    if (!spec.bias.empty()) bias_ = b.param(spec.bias, {spec.vocab}, Init::zeros(), Sbp::split(0));
+    if (spec.fixed_bias)
+      bias_ = b.buffer(spec.bias, {1, spec.vocab}, Init::zeros(), Sbp::split(1));
+    else if (!spec.bias.empty())
+      bias_ = b.param(spec.bias, {spec.vocab}, Init::zeros(), Sbp::split(0));
   }
 
   at::Tensor forward(at::Tensor x, const Context& context) const {
@@ -116,7 +121,9 @@ class Head : public nn::Layer {
     if (tokens_) out.set("scores", whole(tokens_->forward(x, begin, context), context));
     if (rows_) {
       at::Tensor pooled =
-          pool(whole(x, context), spec_.rows->pool == RowScores::Pool::mean, context);
+          spec_.rows->pool == RowScores::Pool::last_end
+              ? at_last_end(whole(x, context), context)
+              : pool(whole(x, context), spec_.rows->pool == RowScores::Pool::mean, context);
       pooled = nn::dropout(pooled, spec_.rows->dropout_first, builder_.layer_index(), kHeadFirst, 0,
                            context);
       at::Tensor scores = rows_->forward(pooled, 0, context).squeeze(1);
@@ -162,6 +169,17 @@ class Head : public nn::Layer {
   }
 
   /// [rows, seq, hidden] -> [rows, 1, hidden].
+  at::Tensor at_last_end(const at::Tensor& x, const Context& context) const {
+    const at::Tensor ends = context.batch.tensors.at("input_ids").eq(spec_.rows->end);
+    if (!ends.any(1).all().item<bool>())
+      throw base::ConfigError(
+          fmt::format("a row without the token {} (model.eos_token_id), at which this head reads "
+                      "it: end each text with it",
+                      spec_.rows->end));
+    const at::Tensor last = (ends * at::arange(1, ends.size(1) + 1, at::kLong)).argmax(1);
+    return x.gather(1, last.view({-1, 1, 1}).expand({-1, 1, x.size(2)}));
+  }
+  /// The same of the first place, or of the mean.
   static at::Tensor pool(const at::Tensor& x, bool mean, const Context& context) {
     if (!mean) return x.narrow(1, 0, 1);
     if (!context.batch.tensors.has("attention_mask")) return x.mean(1, true);
@@ -281,7 +299,7 @@ void add_class_loss(const HeadSpec& spec, nn::ModelDef& def) {
 }  // namespace
 
 void add_head(const HeadSpec& spec, nn::ModelDef& def) {
-  def.generates = spec.kind == HeadKind::seq2seq;
+  def.generates = spec.kind == HeadKind::seq2seq || spec.kind == HeadKind::causal_lm;
   if (spec.vocab) def.policy.push_back({spec.vocab->table, nn::Style::vocab});
   def.layers.push_back(
       {"head", false, [spec](Builder& b) { return std::make_unique<Head>(b, spec); }});

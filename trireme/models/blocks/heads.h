@@ -11,6 +11,8 @@
 //   question_answering       start_positions [rows], end_positions [rows]
 //   image_classification     labels [rows], or shares of the classes [rows, labels]
 //   seq2seq                  labels [rows, seq] of the decoder's tokens
+//   causal_lm                labels [rows, seq], of each token the next
+//   distillation             labels [rows], or shares of the classes; distillation.h
 //   embedding                nothing: one vector a row comes out
 
 #include <optional>
@@ -31,6 +33,8 @@ enum class HeadKind : uint8_t {
   embedding,
   image_classification,
   seq2seq,
+  causal_lm,
+  distillation,
 };
 
 /// Which positions a residual stream has.
@@ -48,6 +52,7 @@ struct VocabScores {
   std::string table;
   int64_t vocab = 0, features = 0;  // of the table's rows
   std::string bias = "";            // full name of the parameter; empty: none
+  bool fixed_bias = false;          // a buffer [1, vocab]
   std::string dense = "", activation = "", norm = "";
   Norm norm_kind = {};
   double scale = 1;  // of the hidden states
@@ -57,7 +62,8 @@ struct VocabScores {
 /// Scores of classes for each row, whole on every rank: pool, dropout, dense, activation, dropout,
 /// out.
 struct RowScores {
-  enum class Pool : uint8_t { first, mean } pool = Pool::first;
+  enum class Pool : uint8_t { first, mean, last_end } pool = Pool::first;  // last_end: at the last `end` of the row
+  int64_t end = -1;
   double dropout_first = 0;
   std::string dense = "", activation = "";
   double dropout = 0;

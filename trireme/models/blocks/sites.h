@@ -16,6 +16,7 @@ enum Site {
   kMlpPath,
   kHeadFirst,
   kHead,
+  kLeftOut,  // patches that the stream lacks; keyed as of layer 0, so that every link sees the same
 };
 
 }  // namespace trireme::models

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/philox.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/models/blocks/sites.h"
 
@@ -34,12 +35,16 @@ class Patches : public nn::Layer {
       return b.param(name, shape, Init::normal(spec.deviation), Sbp::invariant());
     };
     for (const std::string& name : spec.tokens) tokens_.push_back(own(name, 1, true));
-    if (!spec.places.empty()) places_ = own(spec.places, spec.positions(), false);
+    if (spec.fixed_places)
+      places_ = b.buffer(spec.places, {1, spec.positions(), h},
+                         Init::waves(spec.width / spec.patch_width, h));
+    else if (!spec.places.empty())
+      places_ = own(spec.places, spec.positions(), false);
     if (!spec.norm.empty()) norm_.emplace(b.whole() / spec.norm, h, spec.norm_kind);
   }
 
   State forward(State, const Context& given) override {
-    const Context context = given.over(spec_.positions());
+    const Context context = given.over(spec_.seen());
     const at::Tensor pixels =
         context.batch.tensors.at("pixel_values").to(weight_->data.scalar_type());
     if (pixels.dim() != 4 || pixels.size(1) != spec_.channels || pixels.size(2) != spec_.height ||
@@ -63,6 +68,7 @@ class Patches : public nn::Layer {
     x = at::cat(parts, 1);
     if (norm_ && spec_.norm_before_places) x = norm_->forward(x, context);
     if (places_) x = x + nn::use(places_, context).view({1, spec_.positions(), spec_.hidden});
+    if (spec_.left_out > 0) x = keep(x, context);
     if (norm_ && !spec_.norm_before_places) x = norm_->forward(x, context);
     x = nn::dropout(x, spec_.dropout, builder_.layer_index(), kEmbedding, 0, context);
     if (builder_.stream().is_split())
@@ -71,7 +77,7 @@ class Patches : public nn::Layer {
   }
 
   nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
-    const int64_t held = nn::stream_range(builder_, spec_.positions()).size();
+    const int64_t held = nn::stream_range(builder_, spec_.seen()).size();
     return {{"hidden", {shape.rows, held, spec_.hidden}, builder_.options().dtype, true}};
   }
 
@@ -81,6 +87,12 @@ class Patches : public nn::Layer {
   }
 
  private:
+  at::Tensor keep(const at::Tensor& x, const Context& context) const {
+    const int64_t tokens = std::ssize(tokens_);
+    const at::Tensor places = kept_patches(spec_, context).add(tokens).unsqueeze(-1);
+    return at::cat({x.narrow(1, 0, tokens), x.gather(1, places.expand({-1, -1, spec_.hidden}))}, 1);
+  }
+
   PatchSpec spec_;
   Builder builder_;
   nn::Param* weight_;
@@ -94,6 +106,31 @@ class Patches : public nn::Layer {
 
 nn::LayerDef patch_link(const PatchSpec& spec) {
   return {"patches", false, [spec](Builder& b) { return std::make_unique<Patches>(b, spec); }};
+}
+
+at::Tensor kept_patches(const PatchSpec& spec, const Context& context) {
+  at::Tensor noise;
+  if (context.batch.tensors.has("noise")) {
+    noise = context.batch.tensors.at("noise");
+  } else {
+    const at::Tensor samples = context.batch.samples.contiguous();
+    const uint64_t key = context.random.key(0, kLeftOut);
+    noise = at::empty({samples.numel(), spec.patches()}, at::kLong);
+    auto* out = noise.mutable_data_ptr<int64_t>();
+    for (int64_t row = 0; row < samples.numel(); ++row)
+      for (int64_t patch = 0; patch < spec.patches(); ++patch) {
+        const auto sample = static_cast<uint32_t>(samples.const_data_ptr<int64_t>()[row]);
+        *out++ = base::philox(key, {static_cast<uint32_t>(patch / 4), 0, 0, sample})[patch % 4];
+      }
+  }
+  return at::argsort(noise, true, 1, false).narrow(1, 0, spec.kept());
+}
+
+at::Tensor pixels_of_patches(const PatchSpec& spec, const at::Tensor& pixels) {
+  const int64_t down = spec.height / spec.patch_height, along = spec.width / spec.patch_width;
+  return pixels.reshape({-1, spec.channels, down, spec.patch_height, along, spec.patch_width})
+      .permute({0, 2, 4, 3, 5, 1})
+      .reshape({pixels.size(0), spec.patches(), -1});
 }
 
 std::vector<int64_t> numbers_of(const base::Json& tree, const char* key,

@@ -17,6 +17,9 @@ struct PatchSpec {
   std::string projection;                // module: a convolution that sees each patch once
   std::vector<std::string> tokens = {};  // parameters: stand before the patches
   std::string places = "";               // parameter; empty: none
+  bool fixed_places = false;             // sines and cosines (layout::Init::waves), a buffer
+  double left_out =
+      0;  // share of the patches that the stream lacks, others in each row (kept_patches)
   bool flat =
       false;  // tokens are [hidden] and places [n, hidden], else [1, 1, hidden] and [1, n, hidden]
   bool bias = true;
@@ -27,11 +30,24 @@ struct PatchSpec {
   double dropout = 0, deviation = 0.02;
 
   int64_t patches() const { return (height / patch_height) * (width / patch_width); }
+  /// Those that have a place, and those in the stream.
   int64_t positions() const { return patches() + static_cast<int64_t>(tokens.size()); }
+  int64_t kept() const {
+    return static_cast<int64_t>(static_cast<double>(patches()) * (1 - left_out));
+  }
+  int64_t seen() const { return kept() + static_cast<int64_t>(tokens.size()); }
 };
 
 /// The first link of a chain that looks at `pixel_values` [rows, channels, height, width].
 nn::LayerDef patch_link(const PatchSpec& spec);
+
+/// The patches that a pass keeps of each row, [rows, spec.kept()]: drawn by coordinate (sample,
+/// patch), the same in every link and on every layout; or those of the least `noise` [rows,
+/// patches], where the batch has that.
+at::Tensor kept_patches(const PatchSpec& spec, const nn::Context& context);
+/// What pixel_values [rows, channels, height, width] show of each patch: [rows, patches, height *
+/// width * channels of one].
+at::Tensor pixels_of_patches(const PatchSpec& spec, const at::Tensor& pixels);
 
 /// A list of numbers >= 1; `otherwise` where the key is not there.
 std::vector<int64_t> numbers_of(const base::Json& tree, const char* key,
