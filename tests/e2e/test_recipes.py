@@ -69,7 +69,7 @@ def test_masked_autoencoder_on_digits(digits):
     model, said = ViTMAEForPreTraining.from_pretrained(folder, output_loading_info=True)
     assert not said["missing_keys"] and not said["unexpected_keys"] and not said["mismatched_keys"]
     # Places are those of transformers, whose files have columns before rows.
-    places = build_2d_sinusoidal_position_embedding(4, 4, 64, cls_token=True).roll(32, 1)
+    places = build_2d_sinusoidal_position_embedding(4, 4, 128, cls_token=True).roll(64, 1)
     assert torch.allclose(load_file(folder / "model.safetensors")["vit.embeddings.position_embeddings"], places, rtol=0, atol=1e-6)
 
 

@@ -1,9 +1,12 @@
 // ViT (Dosovitskiy et al., 2021) and DeiT (Touvron et al., 2021), which has one token more. Names
 // are those of Hugging Face's files.
+#include <ATen/ATen.h>
+
 #include "trireme/base/error.h"
 #include "trireme/models/blocks/distillation.h"
 #include "trireme/models/blocks/vit_like.h"
 #include "trireme/models/registry.h"
+#include "trireme/nn/batch_norm.h"
 
 namespace trireme::models {
 namespace {
@@ -26,7 +29,7 @@ VitConfig read(const base::Json& tree, const std::string& family, base::Json* re
   VitConfig c;
   ConfigReader get(tree, family);
   visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize"});
+  get.ignore({"head", "num_labels", "pooling", "normalize", "standardize"});
   for (const char* key : kPretraining) get.ignore({key});
   if (family == "deit")
     get.ignore({"teacher", "distillation", "distillation_alpha", "distillation_tau"});
@@ -76,6 +79,38 @@ DistillationSpec distillation_of(const base::Json& tree, const VitConfig& c, int
   return spec;
 }
 
+/// What a linear probe looks at: the first place or the mean of all, each feature standardised over
+/// the rows of a micro-batch (He et al., masked autoencoders, 2022). One place leaves, so the
+/// stream is whole on every rank.
+class Standardized : public nn::Layer {
+ public:
+  Standardized(const nn::Builder& b, const HeadSpec& head, bool mean)
+      : dtype_(b.options().dtype),
+        positions_(head.positions),
+        hidden_(head.hidden),
+        mean_(mean),
+        norm_(b / head.norm, head.hidden, head.norm_kind),
+        rows_(b / "classifier_norm", head.hidden, {.affine = false}) {}
+
+  nn::State forward(nn::State in, const nn::Context& given) override {
+    const nn::Context context = given.over(positions_.of(given.batch.shape()));
+    at::Tensor x = in.at("hidden");
+    x = norm_.forward(mean_ ? x : x.narrow(1, 0, 1), context);
+    return {{"hidden", rows_.forward(mean_ ? x.mean(1, true) : x, context)}};
+  }
+  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
+    return {{"hidden", {shape.rows, 1, hidden_}, dtype_, true}};
+  }
+
+ private:
+  base::DType dtype_;
+  Positions positions_;
+  int64_t hidden_;
+  bool mean_;
+  AnyNorm norm_;
+  nn::BatchNorm rows_;
+};
+
 nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
                   const std::vector<std::string>& tokens) {
   const VitConfig c = read(tree, base);
@@ -104,6 +139,17 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
   def.layers.push_back(patch_link(patches));
   for (int64_t i = 0; i < c.num_hidden_layers; ++i)
     def.layers.push_back(block_link(block, vit_block_name(base, i)));
+  if (head.rows && tree.value("standardize", false)) {
+    const bool mean = head.rows->pool == RowScores::Pool::mean;
+    def.layers.push_back({"probe", false, [head, mean](nn::Builder& b) {
+                            return std::make_unique<Standardized>(b, head, mean);
+                          }});
+    def.whole_batches = true;
+    head.norm = "", head.rows->pool = RowScores::Pool::first, head.positions = {.fixed = 1};
+    add_head(head, def);
+    keep_whole(def);
+    return def;
+  }
   if (kind != HeadKind::distillation) {
     add_head(head, def);
     return def;
