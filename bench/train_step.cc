@@ -1,8 +1,12 @@
-// Training steps of GPT-2 124M on one rank, driven by bench_train_step.py: each line of standard
-// input is a number of steps; the answer is the seconds of the fastest of them. At the end of
-// input: the peak resident bytes.
+// Training steps of a model on one rank, driven by bench_train_step.py: each line of standard input
+// is a number of steps; the answer is the seconds of the fastest of them. At the end of input: the
+// peak resident bytes. MODEL is a configuration's `model` as JSON; TASK says what a batch holds:
+//   causal_lm  BATCH x SEQ tokens, each of which is predicted
+//   masked_lm  BATCH x SEQ tokens, of which 15 in a hundred are predicted
+//   seq2seq    BATCH x SEQ tokens and as many of a target
+//   images     BATCH images of SEQ x SEQ points and a class of each
 //
-//   train_step THREADS BATCH SEQ DROPOUT
+//   train_step THREADS MODEL TASK BATCH SEQ
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -12,6 +16,8 @@
 #include <iostream>
 #include <string>
 
+#include "trireme/base/json.h"
+#include "trireme/data/batch.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/assembly.h"
@@ -28,28 +34,42 @@ int64_t peak_resident_bytes() {
   return 0;
 }
 
+nn::Batch make_batch(const std::string& task, int64_t vocab, int64_t rows, int64_t size) {
+  nn::Batch batch;
+  const auto tokens = [&] { return at::randint(vocab, {rows, size}, at::kLong); };
+  if (task == "images") {
+    batch.tensors.set("pixel_values", at::randn({rows, 3, size, size}));
+    batch.tensors.set("labels", at::randint(1000, {rows}, at::kLong));
+  } else {
+    at::Tensor ids = tokens(), labels = task == "causal_lm" ? ids.roll(-1, 1) : tokens();
+    if (task == "causal_lm") labels.select(1, size - 1).fill_(data::kIgnoreLabel);
+    if (task == "masked_lm") labels.masked_fill_(at::rand({rows, size}).gt(0.15), data::kIgnoreLabel);
+    if (task == "seq2seq") batch.tensors.set("decoder_input_ids", tokens());
+    batch.tensors.set("input_ids", ids);
+    batch.tensors.set("labels", labels);
+  }
+  batch.samples = at::arange(rows, at::kLong);
+  const nn::BatchShape shape = nn::shape_of(batch.tensors);
+  batch.rows = rows;
+  batch.seq = shape.seq;
+  batch.source_seq = shape.source_seq;
+  return batch;
+}
+
 class Trainer {
  public:
-  Trainer(int64_t batch, int64_t seq, double dropout)
+  Trainer(const base::Json& model, const std::string& task, int64_t rows, int64_t size)
       : world_(dist::World::single()),
-        run_(train::assemble({{"family", "gpt2"},
-                              {"resid_pdrop", dropout},
-                              {"embd_pdrop", dropout},
-                              {"attn_pdrop", dropout}},
+        run_(train::assemble(model,
                              {.mesh = layout::Mesh({1, 1, 1}),
                               .schedule = schedule::generate("gpipe", {.ranks = 1, .micro_batches = 1})},
-                             seq, world_)) {
+                             task == "images" ? 1 : size, world_)),
+        batch_(make_batch(task, run_->model->def.vocab_size, rows, size)) {
     train::make_parameters(*run_, true, nullptr);
     // PyTorch's step does not clip either.
     optimizer_ = std::make_unique<optim::ShardedOptimizer>(
         world_, run_->mesh, run_->model->store, config::Optim{.clip_grad_max_norm = std::nullopt}, 0);
     executor_ = std::make_unique<pipeline::Executor>(run_->schedule, *run_->model, run_->mesh);
-    at::Tensor ids = at::randint(50257, {batch, seq + 1}, at::kLong);
-    batch_.tensors.set("input_ids", ids.narrow(1, 0, seq).contiguous());
-    batch_.tensors.set("labels", ids.narrow(1, 1, seq).contiguous());
-    batch_.samples = at::arange(batch, at::kLong);
-    batch_.rows = batch;
-    batch_.seq = seq;
   }
 
   void step() {
@@ -69,14 +89,14 @@ class Trainer {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: train_step THREADS BATCH SEQ DROPOUT\n");
+  if (argc != 6) {
+    std::fprintf(stderr, "usage: train_step THREADS MODEL TASK BATCH SEQ\n");
     return 2;
   }
   try {
     kernels::install_caching_allocator();
     dist::set_rank_threads(std::stoi(argv[1]));
-    Trainer trainer(std::stoll(argv[2]), std::stoll(argv[3]), std::stod(argv[4]));
+    Trainer trainer(base::Json::parse(argv[2]), argv[3], std::stoll(argv[4]), std::stoll(argv[5]));
     for (int64_t steps; std::cin >> steps;) {
       double best = 1e9;
       for (int64_t i = 0; i < steps; ++i) {

@@ -1,28 +1,46 @@
-"""Training steps of Hugging Face's GPT-2 124M in PyTorch eager with fused AdamW: the protocol of train_step.cc.
+"""Training steps of a Hugging Face model in PyTorch eager with fused AdamW: the protocol of train_step.cc.
 
-    train_step_peer.py THREADS BATCH SEQ DROPOUT
+    train_step_peer.py THREADS MODEL TASK BATCH SEQ
 """
 
+import json
 import sys
 import time
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+import transformers
+
+CLASSES = {"causal_lm": "AutoModelForCausalLM", "masked_lm": "AutoModelForMaskedLM", "seq2seq": "AutoModelForSeq2SeqLM",
+           "images": "AutoModelForImageClassification"}
+
+
+def batch_of(task, vocab, rows, size):
+    tokens = lambda: torch.randint(vocab, (rows, size))
+    if task == "images":
+        return {"pixel_values": torch.randn(rows, 3, size, size), "labels": torch.randint(1000, (rows,))}
+    ids = tokens()
+    if task == "causal_lm":
+        return {"input_ids": ids, "labels": ids}
+    labels = tokens()
+    if task == "masked_lm":
+        labels[torch.rand(rows, size) > 0.15] = -100
+    return {"input_ids": ids, "labels": labels}
 
 
 def main():
-    threads, batch, seq = map(int, sys.argv[1:4])
-    dropout = float(sys.argv[4])
+    threads, model, task, rows, size = int(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:4], *map(int, sys.argv[4:])
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False))
+    config = transformers.AutoConfig.for_model(model.pop("family"), **model)
+    model = getattr(transformers, CLASSES[task]).from_config(config)
+    model.config.use_cache = False
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    ids = torch.randint(50257, (batch, seq))
+    batch = batch_of(task, getattr(config, "vocab_size", 0), rows, size)
 
     def step():
         optimizer.zero_grad()
-        model(input_ids=ids, labels=ids).loss.backward()
+        model(**batch).loss.backward()
         optimizer.step()
 
     for line in sys.stdin:

@@ -223,6 +223,14 @@ TEST(Gpt2Grid, RecomputedActivationsGiveTheSameBits) {
   }
 }
 
+TEST(Gpt2Grid, PlainOperationsGiveWhatFusedKernelsDo) {
+  for (const char* schedule : {"1f1b", "gpipe", "zb-h1"})
+    for (int tp : {1, 2}) {
+      Cell cell{.tp = tp, .pp = 2, .schedule = schedule, .fuse = false};
+      EXPECT_EQ(difference(cell, run_cell(cell)), "") << cell.name();
+    }
+}
+
 TEST(Gpt2Grid, OptimizerStateOnDiskGivesTheSameBits) {
   test::TemporaryFolder folder;
   for (const char* optimizer : {"adamw", "muon", "adafactor"})

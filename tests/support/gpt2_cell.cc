@@ -102,7 +102,7 @@ std::string Cell::name() const {
   return fmt::format("dp{} tp{} pp{} {} zero{}{} {} {}{} batch{}{}{}", dp, tp, pp, schedule, zero, sequence_parallel ? " sp" : "",
                      dtype, optimizer, tied ? "" : " untied", global_batch,
                      recompute_every ? fmt::format(" recompute{}", recompute_every) : recompute_attention ? " selective" : "",
-                     (steps == 3 ? "" : fmt::format(" {} steps", steps)) +
+                     (fuse ? "" : " plain") + (steps == 3 ? "" : fmt::format(" {} steps", steps)) +
                          (groups.empty() ? "" : fmt::format(" {} groups from {}", groups.size(), groups[0].pattern)));
 }
 
@@ -111,7 +111,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   train::Placement placement{
       .mesh = layout::Mesh({.pp = cell.pp, .dp = cell.dp, .tp = cell.tp}),
       .schedule = schedule::generate(cell.schedule, {.ranks = cell.pp, .micro_batches = micro_batches, .search = 1000}),
-      .options = {.dtype = base::dtype_of(cell.dtype), .sequence_parallel = cell.sequence_parallel, .seed = 11}};
+      .options = {.dtype = base::dtype_of(cell.dtype), .sequence_parallel = cell.sequence_parallel, .seed = 11, .fuse = cell.fuse}};
   auto run = train::assemble(model_tree(cell), placement, kSeq, world);
   config::Optim options;
   options.name = cell.optimizer == "nesterov" ? "sgd" : cell.optimizer;

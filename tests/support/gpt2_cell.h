@@ -30,6 +30,7 @@ struct Cell {
   int recompute_every = 0;
   std::optional<int> recompute_blocks = {};
   bool recompute_attention = false;
+  bool fuse = true;
   std::optional<std::string> offload = {};  // folder of the optimizer's state
   int64_t steps = 3;
   double loss_scale = 1;

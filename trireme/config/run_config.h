@@ -388,7 +388,7 @@ struct Train {
   Scheduler scheduler = {};
   std::vector<std::string> hooks = {};
   int64_t log_period = 20;
-  std::string dtype = "fp32";
+  std::string dtype = "fp32", fuse = "auto";
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -427,6 +427,10 @@ struct Train {
     v("dtype", self.dtype,
       Field{.help = "type of weights and arithmetic where amp is off",
             .choices = {"fp32", "fp64"}});
+    v("fuse", self.fuse,
+      Field{.help = "fused kernels where they help (attention, norms, rotary positions, the head with "
+                    "its cross entropy), or the plain operations that they stand for",
+            .choices = {"auto", "off"}});
   }
   /// The type of weights and activations.
   const std::string& working_dtype() const { return amp.enabled ? amp.dtype : dtype; }

@@ -17,9 +17,10 @@ struct MaskCoordinates {
   int64_t origin_b = 0, origin_c = 0, origin_d = 0;
 };
 
-/// x * mask / (1 - p), for a contiguous tensor of 2 to 4 dimensions ([rows, d], [rows, c, d] or
+/// x * mask / (1 - p), plus `added` (as x) where it is given, for a contiguous tensor of 2 to 4 dimensions ([rows, d], [rows, c, d] or
 /// [rows, b, c, d]); fp64, fp32, bf16, fp16. No autograd; the backward is the same call on the
 /// gradient. May write in place (`out` = `x`).
-void dropout(const at::Tensor& x, at::Tensor& out, double p, const MaskCoordinates& where);
+void dropout(const at::Tensor& x, at::Tensor& out, double p, const MaskCoordinates& where,
+             const at::Tensor& added = {});
 
 }  // namespace trireme::kernels

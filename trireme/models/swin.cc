@@ -237,6 +237,7 @@ class Block : public nn::Layer {
                           .random = given.random,
                           .anchor = given.anchor,
                           .weight_queue = given.weight_queue,
+                          .fuse = given.fuse,
                           .recompute_attention = given.recompute_attention,
                           .seq = w * w};
     auto heads = [&](const nn::Linear& linear) {

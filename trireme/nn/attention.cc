@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "trireme/kernels/attention.h"
 #include "trireme/nn/layers.h"
 
 namespace trireme::nn {
@@ -31,7 +32,7 @@ at::Tensor visible(int64_t queries, int64_t keys, const AttentionOptions& option
 /// All that the scores need beside q, k and v.
 struct Scoring : torch::CustomClassHolder {
   AttentionOptions options;
-  at::Tensor seen, samples;
+  at::Tensor seen, keys, samples;
   bool drops = false, biased = false;
   uint64_t key = 0;
   int64_t position = 0;
@@ -58,6 +59,51 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   }
   return at::matmul(weights, v);
 }
+
+at::Tensor wide(const at::Tensor& t) { return at::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t; }
+
+kernels::AttentionScores scores_of(const Scoring& scoring, const at::Tensor& bias) {
+  const AttentionOptions& options = scoring.options;
+  kernels::AttentionScores scores{.scale = options.scale,
+                                  .soft_cap = options.soft_cap,
+                                  .causal = options.causal,
+                                  .window = options.window,
+                                  .keys = scoring.keys};
+  if (scoring.biased) scores.bias = bias;
+  if (scoring.drops) {
+    scores.dropout = options.dropout;
+    scores.where = {.key = scoring.key,
+                    .samples = scoring.samples,
+                    .origin_b = options.first_head,
+                    .origin_c = scoring.position,
+                    .origin_d = 0};
+  }
+  return scores;
+}
+
+/// attend by blocks: keeps what it is given, its result and two numbers a query.
+struct FusedAttention : torch::autograd::Function<FusedAttention> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& bias,
+                            const c10::intrusive_ptr<Scoring>& scoring) {
+    kernels::AttentionResult result = kernels::attention(wide(q), wide(k), wide(v), scores_of(*scoring, bias));
+    at::Tensor out = result.out.to(q.scalar_type());
+    ctx->save_for_backward({q, k, v, bias, out, result.terms});
+    ctx->saved_data["scoring"] = c10::IValue::make_capsule(scoring);
+    return out;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    at::NoGradGuard no_grad;
+    const auto scoring = c10::static_intrusive_pointer_cast<Scoring>(ctx->saved_data["scoring"].toCapsule());
+    const torch::autograd::variable_list kept = ctx->get_saved_variables();
+    const at::ScalarType type = kept[0].scalar_type();
+    kernels::AttentionGradients made = kernels::attention_backward(
+        wide(grads[0]), wide(kept[0]), wide(kept[1]), wide(kept[2]), {.out = wide(kept[4]), .terms = kept[5]},
+        scores_of(*scoring, kept[3]), scoring->biased && ctx->needs_input_grad(3));
+    return {made.q.to(type), made.k.to(type), made.v.to(type), made.bias, {}};
+  }
+};
 
 /// Keeps what it is given alone and attends once more in the backward pass.
 struct RecomputedAttention : torch::autograd::Function<RecomputedAttention> {
@@ -93,13 +139,34 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& key, const at::Tenso
                      const AttentionOptions& options, const AttentionMask& mask, const Context& context) {
   at::Tensor k = key, v = value;
   if (context.cache && options.causal) std::tie(k, v) = context.cache->append(options.layer, key, value);
+  const int64_t queries = q.size(2), keys = k.size(2);
+  const bool drops = options.dropout > 0 && context.mode == Mode::train;
+  // Of these PyTorch's kernel knows nothing, or it would fall back on plain mathematics.
+  const bool scored = drops || options.soft_cap > 0 || (mask.bias.defined() && mask.bias.requires_grad());
+  auto scoring = c10::make_intrusive<Scoring>();
+  if (scored) {
+    scoring->options = options;
+    scoring->samples = context.batch.samples;
+    scoring->drops = drops;
+    scoring->key = context.random.key(options.layer, options.site);
+    scoring->position = context.batch.position;
+    scoring->biased = mask.bias.defined();
+  }
+  if (scored && context.fuse && options.dropout < 1) {
+    if (mask.keys.defined()) scoring->keys = mask.keys.to(at::kBool).contiguous();
+    at::Tensor bias = q;
+    if (scoring->biased) {
+      bias = mask.bias.to(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+      if (bias.requires_grad()) bias = bias.expand({-1, -1, queries, keys});
+      bias = bias.contiguous();
+    }
+    return FusedAttention::apply(q, k, v, bias, scoring);
+  }
   if (const int64_t groups = q.size(1) / k.size(1); groups > 1) {
     k = k.repeat_interleave(groups, 1);
     v = v.repeat_interleave(groups, 1);
   }
-  const int64_t queries = q.size(2), keys = k.size(2);
-  const bool drops = options.dropout > 0 && context.mode == Mode::train;
-  if (!drops && options.soft_cap == 0) {
+  if (!scored) {
     // The kernel's own causal mask is the fast one.
     const bool causal = options.causal && queries > 1 && queries == keys && options.window == 0 &&
                         !mask.keys.defined() && !mask.bias.defined();
@@ -113,14 +180,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& key, const at::Tenso
     if (added.defined()) given = added;
     return at::scaled_dot_product_attention(q, k, v, given, 0.0, causal, options.scale);
   }
-  auto scoring = c10::make_intrusive<Scoring>();
-  scoring->options = options;
   scoring->seen = visible(queries, keys, options, mask.keys);
-  scoring->samples = context.batch.samples;
-  scoring->drops = drops;
-  scoring->key = context.random.key(options.layer, options.site);
-  scoring->position = context.batch.position;
-  scoring->biased = mask.bias.defined();
   // A function takes no undefined tensor: q stands in for a bias that is not there.
   if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, scoring->biased ? mask.bias : q, scoring);
   return attend(q, k, v, mask.bias, *scoring);

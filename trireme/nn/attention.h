@@ -27,8 +27,9 @@ struct AttentionMask {
 
 /// Attention of q [batch, local heads, queries, head size] over k, v [batch, local kv heads, keys, head size], each of
 /// whose heads serves as many query heads. A query that sees no key gets the mean of the values. Causal attention uses
-/// and extends the Context's cache: the queries are the last places then. Flash kernels where nothing is dropped or
-/// capped. Scores and softmax in at least fp32. Local.
+/// and extends the Context's cache: the queries are the last places then. Never holds all scores: PyTorch's kernel where it
+/// is fast, ours (kernels/attention.h) where weights are dropped, scores capped or a bias wants a gradient; without
+/// Context::fuse these take plain operations. Scores and softmax in at least fp32. Local.
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options,
                      const AttentionMask& mask, const Context& context);
 

@@ -18,6 +18,7 @@ struct BuildOptions {
   base::DType dtype = base::DType::f32;
   bool sequence_parallel = false;
   uint64_t seed = 0;
+  bool fuse = true;  // Context::fuse, and a loss made with the head's scores
   LowRank low_rank = {};
 };
 

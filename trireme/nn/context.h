@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,12 @@ struct KvCache {
   std::pair<at::Tensor, at::Tensor> append(int layer, const at::Tensor& key, const at::Tensor& value);
 };
 
+/// Asks the last layer of a chain for its loss in place of what it predicts (LossFunction::from_head).
+struct LossRequest {
+  /// What the loss's first term is multiplied by, where its backward pass follows at once; none where none follows.
+  std::optional<double> factor = {};
+};
+
 struct Context {
   const Batch& batch;
   Mode mode = Mode::train;
@@ -48,6 +55,8 @@ struct Context {
   at::Tensor anchor = {};              // scalar that requires a gradient: the graph's root where inputs are integers
   WeightQueue* weight_queue = nullptr;  // null: weight gradients are made at once
   KvCache* cache = nullptr;
+  std::optional<LossRequest> loss_request = {};  // none: outputs are wanted
+  bool fuse = true;                  // fused kernels, or the plain operations that they stand for
   bool recompute_attention = false;  // its weights are made again in the backward pass instead of kept
   int64_t seq = batch.seq;  // positions of the residual stream at hand: of the source in an encoder
 

@@ -46,12 +46,24 @@ struct Counts : std::vector<int64_t> {
   Counts(std::initializer_list<int64_t> several) : std::vector<int64_t>(several) {}
 };
 
+/// On the last stage: for each term of the loss the sum over a micro-batch's counted items, fp64: a scalar, or
+/// [loss_terms]. The loss is the sum of the terms' means over the global batch. Collective over tp.
+struct LossFunction {
+  std::function<at::Tensor(const State& out, const Batch& batch, const comm::Comm& tp)> of;
+  /// Where a Context requests the loss, the chain's last layer leaves the first term's sum as State "loss" in place of what
+  /// it predicts, and `of` takes that too.
+  bool from_head = false;
+
+  LossFunction() = default;
+  template <class F>
+  LossFunction(F function, bool made_by_head = false) : of(std::move(function)), from_head(made_by_head) {}
+  at::Tensor operator()(const State& out, const Batch& batch, const comm::Comm& tp) const { return of(out, batch, tp); }
+};
+
 struct ModelDef {
   std::vector<LayerDef> layers;
   Policy policy;
-  /// On the last stage: for each term of the loss the sum over a micro-batch's counted items, fp64: a scalar, or
-  /// [loss_terms]. The loss is the sum of the terms' means over the global batch. Collective over tp.
-  std::function<at::Tensor(const State& out, const Batch& batch, const comm::Comm& tp)> loss;
+  LossFunction loss;
   /// The number of counted items of a micro-batch, by term, from the loader's tensors alone.
   std::function<Counts(const Batch& batch)> loss_weight;
   int loss_terms = 1;

@@ -9,7 +9,10 @@
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/kernels/dropout.h"
+#include "trireme/kernels/gate.h"
 #include "trireme/kernels/gelu.h"
+#include "trireme/kernels/rms_norm.h"
+#include "trireme/nn/loss.h"
 
 namespace trireme::nn {
 
@@ -152,7 +155,15 @@ at::ScalarType at_least_fp32(const at::Tensor& t) {
 // Keeps its input and a number a row; the rest is made again.
 struct Rms : torch::autograd::Function<Rms> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            double eps, double offset) {
+                            double eps, double offset, bool fuse) {
+    ctx->saved_data["fuse"] = fuse;
+    if (fuse) {
+      const at::Tensor whole = x.contiguous();
+      auto [y, inverse] = kernels::rms_norm(whole, weight, eps, offset);
+      ctx->save_for_backward({whole, weight, inverse});
+      ctx->saved_data["offset"] = offset;
+      return y;
+    }
     at::Tensor rows = x.to(at_least_fp32(x));
     at::Tensor inverse = rows.square().mean(-1, true).add_(eps).rsqrt_();
     ctx->save_for_backward({x, weight, inverse});
@@ -163,6 +174,11 @@ struct Rms : torch::autograd::Function<Rms> {
                                                  torch::autograd::variable_list grads) {
     at::NoGradGuard no_grad;
     const auto saved = ctx->get_saved_variables();
+    if (ctx->saved_data["fuse"].toBool()) {
+      auto [of_x, of_weight] = kernels::rms_norm_backward(grads[0].contiguous(), saved[0], saved[1], saved[2],
+                                                          ctx->saved_data["offset"].toDouble());
+      return {of_x, of_weight.to(saved[1].scalar_type()), {}, {}, {}};
+    }
     const at::ScalarType wide = at_least_fp32(saved[0]);
     at::Tensor normal = saved[0].to(wide) * saved[2], gradient = grads[0].to(wide);
     at::Tensor products = gradient * normal;
@@ -170,14 +186,18 @@ struct Rms : torch::autograd::Function<Rms> {
     at::Tensor scale = saved[1].to(wide) + ctx->saved_data["offset"].toDouble();
     at::Tensor means = products.mul_(scale).mean(-1, true);
     at::Tensor of_rows = (gradient * scale).sub_(normal.mul_(means)).mul_(saved[2]);
-    return {of_rows.to(saved[0].scalar_type()), of_weight, {}, {}};
+    return {of_rows.to(saved[0].scalar_type()), of_weight, {}, {}, {}};
   }
 };
 
 }  // namespace
 
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, const Context& context) {
+  return Rms::apply(x, weight, eps, offset, context.fuse);
+}
+
 at::Tensor RmsNorm::forward(const at::Tensor& x, const Context& context) const {
-  return Rms::apply(x, use(weight_, context), eps_, offset_);
+  return rms_norm(x, use(weight_, context), eps_, offset_, context);
 }
 
 VocabTable::VocabTable(const Builder& builder, int64_t vocab, int64_t features, layout::Init init)
@@ -198,6 +218,13 @@ at::Tensor VocabTable::embed(const at::Tensor& ids, const Context& context, int6
 at::Tensor VocabTable::logits(const at::Tensor& x, const Context& context, Param* bias) const {
   at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq);
   return linear(whole, weight_, bias, Orientation::out_in, context);
+}
+
+at::Tensor VocabTable::loss(const at::Tensor& x, const at::Tensor& labels, const Context& context, Param* bias,
+                            double soft_cap) const {
+  at::Tensor whole = dist::redistribute(x, *tp_, stream_, Sbp::replicated(), context.seq);
+  return head_cross_entropy_sum(whole, {.table = weight_, .bias = bias, .soft_cap = soft_cap, .first = first()}, labels,
+                                *tp_, context);
 }
 
 namespace {
@@ -222,12 +249,34 @@ struct Dropout : torch::autograd::Function<Dropout> {
             {},
             {}};
   }
-  static at::Tensor apply_mask(const at::Tensor& x, double p, uint64_t key,
-                               const at::Tensor& samples, int64_t b, int64_t c) {
+  static at::Tensor apply_mask(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
+                               int64_t c, const at::Tensor& added = {}) {
     at::Tensor in = x.contiguous(), out = at::empty_like(in);
-    kernels::dropout(in, out, p,
-                     {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = 0});
+    kernels::dropout(in, out, p, {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = 0},
+                     added.defined() ? added.contiguous() : added);
     return out;
+  }
+};
+
+struct AddDropped : torch::autograd::Function<AddDropped> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& branch, double p,
+                            uint64_t key, const at::Tensor& samples, int64_t c) {
+    ctx->save_for_backward({samples});
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["place"] = std::vector<int64_t>{static_cast<int64_t>(key), c};
+    return Dropout::apply_mask(branch, p, key, samples, 0, c, x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    auto place = ctx->saved_data["place"].toIntVector();
+    at::NoGradGuard no_grad;
+    return {grads[0],
+            Dropout::apply_mask(grads[0], ctx->saved_data["p"].toDouble(), static_cast<uint64_t>(place[0]),
+                                ctx->get_saved_variables()[0], 0, place[1]),
+            {},
+            {},
+            {},
+            {}};
   }
 };
 
@@ -243,6 +292,14 @@ at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t s
   if (p == 0 || context.mode == Mode::eval) return x;
   return Dropout::apply(x, p, context.random.key(layer, site), context.batch.samples, 0,
                         context.batch.position + seq_begin);
+}
+
+at::Tensor add_dropped(const at::Tensor& x, const at::Tensor& branch, double p, int layer, int site, int64_t seq_begin,
+                       const Context& context) {
+  if (p == 0 || context.mode == Mode::eval) return x + branch;
+  if (!context.fuse) return x + dropout(branch, p, layer, site, seq_begin, context);
+  return AddDropped::apply(x, branch, p, context.random.key(layer, site), context.batch.samples,
+                           context.batch.position + seq_begin);
 }
 
 namespace {
@@ -264,7 +321,34 @@ at::Tensor gelu_tanh(const at::Tensor& x) {
   return GeluTanh::apply(x);
 }
 
+at::Tensor silu(const at::Tensor& x) { return at::silu(x); }
+
+// silu(gate) * up, which keeps these two alone.
+struct Gated : torch::autograd::Function<Gated> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up,
+                            bool fuse) {
+    ctx->save_for_backward({gate, up});
+    ctx->saved_data["fuse"] = fuse;
+    return fuse ? kernels::gated_silu(gate, up) : at::silu(gate).mul_(up);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    at::NoGradGuard no_grad;
+    const auto saved = ctx->get_saved_variables();
+    if (ctx->saved_data["fuse"].toBool()) {
+      auto [of_gate, of_up] = kernels::gated_silu_backward(grads[0], saved[0], saved[1]);
+      return {of_gate, of_up, {}};
+    }
+    at::Tensor of_gate = at::silu_backward(grads[0] * saved[1], saved[0]);
+    return {of_gate, at::silu(saved[0]).mul_(grads[0]), {}};
+  }
+};
+
 }  // namespace
+
+at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor& up, const Context& context) {
+  return activation == silu ? Gated::apply(gate, up, context.fuse) : activation(gate) * up;
+}
 
 Activation find_activation(const std::string& name) {
   static const std::map<std::string, Activation> kActivations = {
@@ -273,8 +357,8 @@ Activation find_activation(const std::string& name) {
       {"gelu_pytorch_tanh", gelu_tanh},
       {"quick_gelu", [](const at::Tensor& x) { return x * at::sigmoid(x * 1.702); }},
       {"relu", [](const at::Tensor& x) { return at::relu(x); }},
-      {"silu", [](const at::Tensor& x) { return at::silu(x); }},
-      {"swish", [](const at::Tensor& x) { return at::silu(x); }},
+      {"silu", silu},
+      {"swish", silu},
       {"tanh", [](const at::Tensor& x) { return at::tanh(x); }},
   };
   auto it = kActivations.find(name);

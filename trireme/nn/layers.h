@@ -81,7 +81,10 @@ class LayerNorm {
 };
 
 /// Root-mean-square normalisation (Zhang and Sennrich, 2019) over the last dimension, in at least fp32: x / rms times
-/// (offset + weight). The weight is drawn so that the factor begins as one.
+/// (offset + weight). Local.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, double offset, const Context& context);
+
+/// rms_norm with a parameter, which is drawn so that the factor begins as one.
 class RmsNorm {
  public:
   RmsNorm(const Builder& builder, int64_t features, double eps, double offset = 0)
@@ -104,6 +107,9 @@ class VocabTable {
   at::Tensor embed(const at::Tensor& ids, const Context& context, int64_t padding = -1) const;
   /// stream -> local logits [batch, seq, local vocab], plus `bias` [vocab] where there is one. Collective over tp.
   at::Tensor logits(const at::Tensor& x, const Context& context, Param* bias = nullptr) const;
+  /// The loss of `labels` alone (head_cross_entropy_sum), as the Context requests it. Collective over tp.
+  at::Tensor loss(const at::Tensor& x, const at::Tensor& labels, const Context& context, Param* bias = nullptr,
+                  double soft_cap = 0) const;
   /// First global row of the local part.
   int64_t first() const;
   bool split() const { return split_; }
@@ -119,6 +125,10 @@ class VocabTable {
 /// the first position that x holds. `layer` and `site` name the place in the model.
 at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context);
 
+/// x + dropout(branch, ...), in one pass.
+at::Tensor add_dropped(const at::Tensor& x, const at::Tensor& branch, double p, int layer, int site, int64_t seq_begin,
+                       const Context& context);
+
 /// Dropout of x [sample, b, c, d] by coordinate, whatever the mode: `samples` are the rows' places in the global batch, b and
 /// c those of x's first element along its dimensions 1 and 2.
 at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
@@ -128,5 +138,8 @@ at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, co
 /// with the known names otherwise.
 using Activation = at::Tensor (*)(const at::Tensor&);
 Activation find_activation(const std::string& name);
+
+/// activation(gate) * up, as gated units have it. Local.
+at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor& up, const Context& context);
 
 }  // namespace trireme::nn

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/base/error.h"
+#include "trireme/nn/contribution.h"
 
 namespace trireme::nn {
 namespace {
@@ -32,42 +33,9 @@ at::Tensor rows_of(const at::Tensor& t) {
   return t.detach().reshape({-1, t.size(-1)});
 }
 
-// Counts the contribution to a frozen parameter, which is not made.
-bool skipped(Param* param) {
-  if (param->frozen) ++param->contributions;
-  return param->frozen;
-}
-
 // Few numbers that the arithmetic needs in at least fp32.
 at::Tensor widened(const at::Tensor& t) {
   return at::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t;
-}
-
-// Counts a contribution: is it the first one? That replaces the gradient, the others are added:
-// nobody fills large buffers with zeros, and the first product need not read them.
-bool begins(Param* param) {
-  ++param->contributions;
-  return !std::exchange(param->grad_begun, true);
-}
-
-void add(Param* param, const at::Tensor& contribution) {
-  if (skipped(param)) return;
-  begins(param) ? param->grad.copy_(contribution) : param->grad.add_(contribution);
-}
-
-// The sum over rows, made in the type of the gradient.
-void add_rows(Param* param, const at::Tensor& rows) {
-  if (!skipped(param)) add(param, rows.sum(0, false, param->grad.scalar_type()));
-}
-
-// a^T b. 16-bit products are made in 16 bits and added in fp32.
-void add_product(Param* param, const at::Tensor& a, const at::Tensor& b) {
-  if (skipped(param)) return;
-  if (param->grad.scalar_type() != a.scalar_type()) return add(param, at::mm(a.t(), b));
-  if (begins(param))
-    at::mm_out(param->grad, a.t(), b);
-  else
-    param->grad.addmm_(a.t(), b);
 }
 
 struct Linear : torch::autograd::Function<Linear> {
@@ -98,8 +66,8 @@ struct Linear : torch::autograd::Function<Linear> {
       gx = at::mm(gy, in_out ? weight->data.t() : weight->data).view(x.sizes());
     }
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, x = rows_of(x)] {
-      in_out ? add_product(weight, x, gy) : add_product(weight, gy, x);
-      if (bias) add_rows(bias, gy);
+      in_out ? Contribution(weight).add_product(x, gy) : Contribution(weight).add_product(gy, x);
+      if (bias) Contribution(bias).add_rows(gy);
     });
     return {gx, {}, {}, {}, {}, {}};
   }
@@ -109,17 +77,6 @@ at::Tensor select_rows(const at::Tensor& whole, const std::vector<layout::Range>
   std::vector<at::Tensor> parts;
   for (layout::Range range : rows) parts.push_back(whole.narrow(0, range.begin, range.size()));
   return parts.size() == 1 ? parts[0] : at::cat(parts);
-}
-
-// A contribution that is zero but for some rows.
-void add_to_rows(Param* param, const std::vector<layout::Range>& rows, const at::Tensor& contribution) {
-  if (skipped(param)) return;
-  if (begins(param)) param->grad.zero_();
-  int64_t from = 0;
-  for (layout::Range range : rows) {
-    param->grad.narrow(0, range.begin, range.size()).add_(contribution.narrow(0, from, range.size()));
-    from += range.size();
-  }
 }
 
 struct LinearRows : torch::autograd::Function<LinearRows> {
@@ -144,8 +101,8 @@ struct LinearRows : torch::autograd::Function<LinearRows> {
     at::Tensor gx;
     if (ctx->needs_input_grad(0)) gx = at::mm(gy, select_rows(weight->data, *rows)).view(x.sizes());
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, x = rows_of(x)] {
-      add_to_rows(weight, *rows, at::mm(gy.t(), x));
-      if (bias) add_to_rows(bias, *rows, gy.sum(0, false, wide_type(bias->spec.dtype)));
+      Contribution(weight).add_to_rows(*rows, at::mm(gy.t(), x));
+      if (bias) Contribution(bias).add_to_rows(*rows, gy.sum(0, false, wide_type(bias->spec.dtype)));
     });
     return {gx, {}, {}, {}, {}, {}};
   }
@@ -162,7 +119,7 @@ struct AddBias : torch::autograd::Function<AddBias> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto* bias = pointer<Param>(ctx, "bias");
     contribute(pointer<WeightQueue>(ctx, "queue"),
-               [bias, gy = rows_of(grads[0])] { add_rows(bias, gy); });
+               [bias, gy = rows_of(grads[0])] { Contribution(bias).add_rows(gy); });
     return {grads[0], {}, {}, {}};
   }
 };
@@ -200,11 +157,12 @@ struct Embedding : torch::autograd::Function<Embedding> {
     auto saved = ctx->get_saved_variables();
     auto* table = pointer<Param>(ctx, "table");
     contribute(pointer<WeightQueue>(ctx, "queue"), [=, gy = rows_of(grads[0])] {
-      if (skipped(table)) return;
+      Contribution contribution(table);
+      if (!contribution.wanted()) return;
       at::Tensor g = gy.to(table->grad.scalar_type());
       if (saved[1].defined()) g = g.masked_fill(saved[1].unsqueeze(1), 0);
-      if (begins(table)) table->grad.zero_();
-      if (table->grad.size(0) > 0) table->grad.index_add_(0, saved[0], g);
+      at::Tensor& gradient = contribution.memory();
+      if (gradient.size(0) > 0) gradient.index_add_(0, saved[0], g);
     });
     return {{}, {}, {}, {}, {}, {}};
   }
@@ -239,15 +197,15 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
       gx = std::get<0>(backward({true, false, false}));
       queue->add([=] {
         auto [_, gw, gb] = backward({false, true, true});
-        add(weight, gw);
-        add(bias, gb);
+        Contribution(weight).add(gw);
+        Contribution(bias).add(gb);
       });
     } else {
       auto [g, gw, gb] = backward({true, true, true});
       gx = g;
       at::NoGradGuard no_grad;
-      add(weight, gw);
-      add(bias, gb);
+      Contribution(weight).add(gw);
+      Contribution(bias).add(gb);
     }
     return {gx, {}, {}, {}, {}, {}};
   }
@@ -261,7 +219,7 @@ struct Use : torch::autograd::Function<Use> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto* param = pointer<Param>(ctx, "param");
-    contribute(pointer<WeightQueue>(ctx, "queue"), [param, g = grads[0].detach()] { add(param, g); });
+    contribute(pointer<WeightQueue>(ctx, "queue"), [param, g = grads[0].detach()] { Contribution(param).add(g); });
     return {{}, {}, {}};
   }
 };

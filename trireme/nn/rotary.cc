@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/rotary.h"
 
 namespace trireme::nn {
 namespace {
@@ -73,18 +74,24 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   return out;
 }
 
+using Rotation = at::Tensor (*)(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleaved,
+                                bool back);
+Rotation rotation(bool fuse) { return fuse ? kernels::rotate : rotate; }
+
 struct Rotate : torch::autograd::Function<Rotate> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos,
-                            const at::Tensor& sin, bool interleaved) {
+                            const at::Tensor& sin, bool interleaved, bool fuse) {
     ctx->save_for_backward({cos, sin});
     ctx->saved_data["interleaved"] = interleaved;
-    return rotate(x, cos, sin, interleaved, false);
+    ctx->saved_data["fuse"] = fuse;
+    return rotation(fuse)(x, cos, sin, interleaved, false);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto saved = ctx->get_saved_variables();
     at::NoGradGuard no_grad;
-    return {rotate(grads[0], saved[0], saved[1], ctx->saved_data["interleaved"].toBool(), true), {}, {}, {}};
+    const Rotation turn = rotation(ctx->saved_data["fuse"].toBool());
+    return {turn(grads[0], saved[0], saved[1], ctx->saved_data["interleaved"].toBool(), true), {}, {}, {}, {}};
   }
 };
 
@@ -120,7 +127,8 @@ at::Tensor Rotary::frequencies(int64_t length) const {
   return frequencies_;
 }
 
-at::Tensor Rotary::apply(const at::Tensor& x, int64_t first) const {
+at::Tensor Rotary::apply(const at::Tensor& x, const Context& context) const {
+  const int64_t first = context.batch.position;
   const int64_t positions = x.size(-2);
   if (table_.first != first || table_.positions != positions || table_.cos.scalar_type() != x.scalar_type()) {
     at::NoGradGuard no_grad;
@@ -131,7 +139,7 @@ at::Tensor Rotary::apply(const at::Tensor& x, int64_t first) const {
               .cos = (angles.cos() * scale_).to(x.scalar_type()),
               .sin = (angles.sin() * scale_).to(x.scalar_type())};
   }
-  return Rotate::apply(x, table_.cos, table_.sin, options_.interleaved);
+  return Rotate::apply(x, table_.cos, table_.sin, options_.interleaved, context.fuse);
 }
 
 }  // namespace trireme::nn

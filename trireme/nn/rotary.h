@@ -5,13 +5,15 @@
 // Face makes them.
 //
 //   nn::Rotary rotary({.theta = 5e5, .size = 64});
-//   q = rotary.apply(q, context.batch.position);
+//   q = rotary.apply(q, context);
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "trireme/nn/context.h"
 
 namespace trireme::nn {
 
@@ -34,8 +36,8 @@ class Rotary {
  public:
   /// ConfigError for an unknown type or an odd size.
   explicit Rotary(RotaryOptions options);
-  /// x [..., positions, head size], its first position being `first`. Local.
-  at::Tensor apply(const at::Tensor& x, int64_t first) const;
+  /// x [batch, heads, positions, head size], whose first position is the batch's. Local.
+  at::Tensor apply(const at::Tensor& x, const Context& context) const;
 
  private:
   at::Tensor frequencies(int64_t length) const;

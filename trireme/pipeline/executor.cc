@@ -256,7 +256,7 @@ void Step::pass_over(const Action& action) {
   const auto [op, chunk, micro_batch] = action;
   if (op != Op::F && op != Op::B && op != Op::I && op != Op::W) return;
   const Pass pass = op == Op::F ? Pass::forward : op == Op::W ? Pass::weights : Pass::backward;
-  executor_.stage_.pass_over(executor_.local_chunk_[chunk], pass,
+  executor_.stage_.pass_over(executor_.local_chunk_[chunk], pass, context(micro_batch),
                              executor_.keep(chunk, micro_batch));
 }
 
@@ -300,7 +300,7 @@ void Step::backward(const Action& action) {
     std::vector<double> shares;
     for (int64_t weight : result_.terms.weights)
       shares.push_back(weight > 0 ? scales_[micro_batch] * options_.loss_scale * (1.0 / static_cast<double>(weight)) : 0.0);
-    gradients = executor_.stage_.loss_gradients(local, micro_batch, shares);
+    gradients = executor_.stage_.loss_gradients(local, micro_batch, shares, losses_[micro_batch]);
   } else {
     gradients = take(Op::B, chunk, micro_batch);
   }
@@ -326,6 +326,10 @@ void Step::post_receives() {
 
 nn::Context Step::context(int micro_batch) const {
   nn::Context context{.batch = batches_[micro_batch], .mode = mode_, .random = random_};
+  context.fuse = executor_.model_.options.fuse;
+  // A step in the caller's hands needs each loss before its backward pass.
+  if (context.fuse && executor_.model_.def.loss.from_head && options_.loss && !options_.outputs && !stepped_)
+    context.loss_request.emplace();
   if (!options_.caches.empty()) context.cache = &options_.caches[micro_batch];
   return context;
 }

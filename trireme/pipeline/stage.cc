@@ -71,6 +71,8 @@ nn::State Stage::forward(int chunk, int micro_batch, nn::State in, const nn::Con
     slot.context.weight_queue = slot.weights.empty() ? nullptr : &slot.weights[i];
     Segment& segment = slot.layers.emplace_back();
     segment.in = cut(in, true);
+    segment.waits = waits(chunk, i, context, keep);
+    if (segment.waits) return {};
     segment.recompute = recomputes(chunk, i);
     if (segment.recompute) {
       at::NoGradGuard no_grad;
@@ -95,13 +97,24 @@ at::Tensor Stage::loss(int chunk, int micro_batch, const nn::State& out,
     return model_.def.loss(out, context.batch, mesh_.tp);
   }
   Slot& slot = entry->second;
+  if (slot.layers.back().waits) return {};
   slot.loss_in = cut(out, true);
   slot.loss = model_.def.loss(slot.loss_in, context.batch, mesh_.tp);
   return slot.loss.detach();
 }
 
-nn::State Stage::loss_gradients(int chunk, int micro_batch, const std::vector<double>& weights) {
+nn::State Stage::loss_gradients(int chunk, int micro_batch, const std::vector<double>& weights, at::Tensor& loss) {
   Slot& slot = this->slot(chunk, micro_batch);
+  if (Segment& segment = slot.layers.back(); segment.waits) {
+    const size_t last = slot.layers.size() - 1;
+    before(chunk, last, Pass::backward);
+    slot.context.weight_queue = nullptr;
+    slot.context.loss_request = {.factor = weights[0]};
+    segment.out = model_.chunks[chunk][last]->forward(segment.in, slot.context);
+    slot.loss_in = cut(segment.out, true);
+    slot.loss = model_.def.loss(slot.loss_in, slot.context.batch, mesh_.tp);
+    loss = slot.loss.detach();
+  }
   nn::State gradients;
   if (slot.loss.requires_grad()) {
     // The graph hands gradients on as they are; a leaf might copy what may be as large as all
@@ -124,9 +137,10 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
   Slot& slot = this->slot(chunk, micro_batch);
   for (size_t i = slot.layers.size(); i-- > 0; slot.layers.pop_back()) {
     Segment& segment = slot.layers[i];
-    const Pass pass = backward_pass(chunk, i, slot.keep);
-    before(chunk, i, pass);
-    slot.context.weight_queue = slot.weights.empty() ? nullptr : &slot.weights[i];
+    const bool split = splits(chunk, i, slot.context, slot.keep);
+    const Pass pass = split ? Pass::inputs : Pass::backward;
+    if (!segment.waits) before(chunk, i, pass);
+    slot.context.weight_queue = slot.weights.empty() || segment.waits ? nullptr : &slot.weights[i];
     if (segment.recompute) segment.out = model_.chunks[chunk][i]->forward(segment.in, slot.context);
     std::vector<at::Tensor> roots, seeds;
     for (const auto& [name, tensor] : segment.out.tensors()) {
@@ -149,7 +163,7 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
 void Stage::weights(int chunk, int micro_batch) {
   Slot& slot = this->slot(chunk, micro_batch);
   for (size_t i = slot.weights.size(); i-- > 0;) {
-    if (recomputes(chunk, i)) continue;
+    if (!splits(chunk, i, slot.context, slot.keep)) continue;
     before(chunk, i, Pass::weights);
     slot.weights[i].drain();
     after(chunk, i, Pass::weights);
@@ -157,12 +171,14 @@ void Stage::weights(int chunk, int micro_batch) {
   slots_.erase({chunk, micro_batch});
 }
 
-void Stage::pass_over(int chunk, Pass pass, Keep keep) {
+void Stage::pass_over(int chunk, Pass pass, const nn::Context& context, Keep keep) {
   const size_t count = model_.chunks[chunk].size();
   for (size_t k = 0; k < count; ++k) {
     const size_t i = pass == Pass::forward ? k : count - 1 - k;
-    if (pass == Pass::weights && recomputes(chunk, i)) continue;
-    const Pass own = pass == Pass::backward ? backward_pass(chunk, i, keep) : pass;
+    const bool split = splits(chunk, i, context, keep);
+    if (pass == Pass::weights && !split) continue;
+    if (pass == Pass::forward && waits(chunk, i, context, keep)) continue;
+    const Pass own = pass == Pass::backward && split ? Pass::inputs : pass;
     before(chunk, i, own);
     after(chunk, i, own);
   }
@@ -186,8 +202,13 @@ nn::State Stage::run_layer(int chunk, size_t index, const nn::State& in,
   return out;
 }
 
-Pass Stage::backward_pass(int chunk, size_t index, Keep keep) const {
-  return keep == Keep::split_weights && !recomputes(chunk, index) ? Pass::inputs : Pass::backward;
+bool Stage::waits(int chunk, size_t index, const nn::Context& context, Keep keep) const {
+  return keep != Keep::nothing && context.loss_request &&
+         model_.layer_indices[chunk][index] + 1 == std::ssize(model_.def.layers);
+}
+
+bool Stage::splits(int chunk, size_t index, const nn::Context& context, Keep keep) const {
+  return keep == Keep::split_weights && !recomputes(chunk, index) && !waits(chunk, index, context, keep);
 }
 
 void Stage::before(int chunk, size_t index, Pass pass) {

@@ -16,6 +16,9 @@
 
 namespace trireme::pipeline {
 
+// A last layer that is to make the loss (Context::loss_request) waits for its backward pass: it
+// then runs once, with the loss's factor known, and what it predicts never outlives it. Its weight gradients never wait.
+
 /// What a forward pass keeps for the backward one.
 enum class Keep : uint8_t {
   nothing,        // no backward follows
@@ -49,10 +52,11 @@ class Stage {
   /// are the others.
   nn::State forward(int chunk, int micro_batch, nn::State in, const nn::Context& context,
                     Keep keep);
-  /// The loss (sums over counted items, by term) of what the last chunk returned.
+  /// The loss (sums over counted items, by term) of what the last chunk returned; none where its last layer waits.
   at::Tensor loss(int chunk, int micro_batch, const nn::State& out, const nn::Context& context);
-  /// Gradients of the last chunk's outputs, each term of the loss weighted.
-  nn::State loss_gradients(int chunk, int micro_batch, const std::vector<double>& weights);
+  /// Gradients of the last chunk's outputs, each term of the loss weighted. Where the last layer waited, it runs now
+  /// and `loss` is set.
+  nn::State loss_gradients(int chunk, int micro_batch, const std::vector<double>& weights, at::Tensor& loss);
   /// Gradients of the chunk's inputs from those of its outputs; frees as it goes. A tensor that
   /// carries no gradient, or got none, is absent.
   nn::State backward(int chunk, int micro_batch, nn::State gradients);
@@ -60,7 +64,7 @@ class Stage {
   void weights(int chunk, int micro_batch);
   /// Tells the observer of the layers that `pass` (forward, backward, weights) would run for a
   /// micro-batch that this rank lacks: other data ranks may have it.
-  void pass_over(int chunk, Pass pass, Keep keep);
+  void pass_over(int chunk, Pass pass, const nn::Context& context, Keep keep);
   /// Frees what the micro-batch keeps, in all chunks: it will have no backward pass.
   void drop(int micro_batch);
 
@@ -70,7 +74,7 @@ class Stage {
  private:
   struct Segment {
     nn::State in, out;
-    bool recompute = false;
+    bool recompute = false, waits = false;
   };
   struct Slot {
     nn::Context context;
@@ -83,10 +87,12 @@ class Stage {
   Slot& slot(int chunk, int micro_batch);
   nn::State run_layer(int chunk, size_t index, const nn::State& in, const nn::Context& context);
   bool recomputes(int chunk, size_t index) const;
+  /// Does the layer run in its backward pass only?
+  bool waits(int chunk, size_t index, const nn::Context& context, Keep keep) const;
   /// How many blocks of this stage come before chain link `layer`.
   int blocks_before(int layer) const;
-  /// The kind of a layer's backward pass.
-  Pass backward_pass(int chunk, size_t index, Keep keep) const;
+  /// Do its weight gradients wait for `weights`?
+  bool splits(int chunk, size_t index, const nn::Context& context, Keep keep) const;
   void before(int chunk, size_t index, Pass pass);
   void after(int chunk, size_t index, Pass pass);
 

@@ -77,7 +77,8 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
   }
   placement.options = {.dtype = base::dtype_of(config.train.working_dtype()),
                        .sequence_parallel = dist.sequence_parallel,
-                       .seed = static_cast<uint64_t>(config.train.seed)};
+                       .seed = static_cast<uint64_t>(config.train.seed),
+                       .fuse = config.train.fuse == "auto"};
   placement.blocks_per_chunk = blocks_per_chunk(config, placement.schedule.chunks);
   return placement;
 }

@@ -23,6 +23,7 @@ struct ParallelOptions {
   base::DType dtype = base::DType::f32;
   bool gradients = true;                  // false: for evaluation and generation
   bool gradient_checkpointing = false;    // recompute every block
+  bool fuse = true;                       // fused kernels (train.fuse)
   uint64_t seed = 0;                      // draws weights that no file has
   base::Json config = base::Json::object();  // keys that win over the model's own, as from_pretrained(name, key=value)
   std::vector<std::string> freeze = {};   // patterns of full names that stay as they are

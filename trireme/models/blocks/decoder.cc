@@ -95,16 +95,16 @@ class Block : public nn::Layer {
   State forward(State in, const Context& context) override {
     at::Tensor x = in.at("hidden");
     at::Tensor normed = config_.post_norm ? x : attention_norm_->forward(x, context);
-    at::Tensor attended = drop(with(attention_out_norm_, attention_.forward(normed, context), context), kAttentionOutput, context);
+    at::Tensor attended = with(attention_out_norm_, attention_.forward(normed, context), context);
     if (config_.parallel) {
       at::Tensor other = mlp_norm_ ? mlp_norm_->forward(x, context) : normed;
-      x = x + attended + drop(mlp(other, in, context), kMlpOutput, context);
+      x = add(add(x, attended, kAttentionOutput, context), mlp(other, in, context), kMlpOutput, context);
     } else {
-      x = (config_.residual_of_norm ? normed : x) + attended;
+      x = add(config_.residual_of_norm ? normed : x, attended, kAttentionOutput, context);
       if (config_.post_norm) x = attention_norm_->forward(x, context);
       at::Tensor inner = config_.post_norm ? x : mlp_norm_->forward(x, context);
       at::Tensor base = config_.residual_of_norm ? inner : x;
-      x = base + drop(with(mlp_out_norm_, mlp(inner, in, context), context), kMlpOutput, context);
+      x = add(base, with(mlp_out_norm_, mlp(inner, in, context), context), kMlpOutput, context);
       if (config_.post_norm) x = mlp_norm_->forward(x, context);
     }
     in.set("hidden", x);
@@ -135,9 +135,9 @@ class Block : public nn::Layer {
     return routed.out;
   }
 
-  at::Tensor drop(const at::Tensor& x, Site site, const Context& context) const {
+  at::Tensor add(const at::Tensor& x, const at::Tensor& branch, Site site, const Context& context) const {
     const int64_t begin = nn::stream_range(builder_, context.seq).begin;
-    return nn::dropout(x, config_.residual_dropout, builder_.layer_index(), site, begin, context);
+    return nn::add_dropped(x, branch, config_.residual_dropout, builder_.layer_index(), site, begin, context);
   }
 
   DecoderConfig config_;
@@ -148,7 +148,7 @@ class Block : public nn::Layer {
   std::optional<Experts> experts_;
 };
 
-/// Final norm and output projection; leaves the local part of the logits.
+/// Final norm and output projection; leaves the local part of the logits, or the loss.
 class Head : public nn::Layer {
  public:
   Head(const Builder& b, const DecoderConfig& c) : config_(c), builder_(b), table_(table(b, c), c.vocab_size, c.embedding_size, Init::normal(c.init)) {
@@ -164,10 +164,14 @@ class Head : public nn::Layer {
     at::Tensor x = in.at("hidden");
     if (norm_) x = norm_->forward(x, context);
     if (project_) x = project_->forward(x, context);
+    in.erase("hidden");
+    if (context.loss_request) {
+      in.set("loss", table_.loss(x, context.batch.tensors.at("labels"), context, bias_, config_.logit_cap));
+      return in;
+    }
     at::Tensor logits = table_.logits(x, context);
     if (bias_) logits = nn::add_bias(logits, bias_, context);
     if (config_.logit_cap > 0) logits = at::tanh(logits / config_.logit_cap) * config_.logit_cap;
-    in.erase("hidden");
     in.set("logits", logits);
     return in;
   }
@@ -266,13 +270,14 @@ nn::ModelDef decoder(const DecoderConfig& given) {
                           }});
   }
   def.layers.push_back({"head", false, [c](Builder& b) { return std::make_unique<Head>(b, c); }});
-  def.loss = [c](const State& out, const nn::Batch& batch, const comm::Comm& tp) {
+  auto loss_of = [c](const State& out, const nn::Batch& batch, const comm::Comm& tp) {
     const int64_t first = layout::split_range(c.vocab_size, tp.size(), tp.rank()).begin;
     const at::Tensor& labels = batch.tensors.at("labels");
-    at::Tensor loss = nn::cross_entropy_sum(out.at("logits"), labels, first, tp);
+    at::Tensor loss = out.has("loss") ? out.at("loss") : nn::cross_entropy_sum(out.at("logits"), labels, first, tp);
     if (c.experts.balance == 0) return loss;
     return loss + balance_loss(c, out, batch) * static_cast<double>(nn::count_labels(labels));
   };
+  def.loss = {loss_of, true};
   def.loss_weight = [](const nn::Batch& batch) { return nn::count_labels(batch.tensors.at("labels")); };
   return def;
 }

@@ -1,7 +1,6 @@
 #include "trireme/models/blocks/decoder_parts.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 
@@ -53,26 +52,6 @@ at::Tensor alibi_slopes(int64_t heads) {
   return power == heads ? slopes : at::cat({slopes, series(2 * power, heads - power, 2)});
 }
 
-// silu(gate) * up, which keeps these two alone.
-struct Gated : torch::autograd::Function<Gated> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
-    ctx->save_for_backward({gate, up});
-    return at::silu(gate).mul_(up);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grads) {
-    at::NoGradGuard no_grad;
-    const auto saved = ctx->get_saved_variables();
-    at::Tensor of_gate = at::silu_backward(grads[0] * saved[1], saved[0]);
-    return {of_gate, at::silu(saved[0]).mul_(grads[0])};
-  }
-};
-
-at::Tensor gated(nn::Activation activation, const at::Tensor& gate, const at::Tensor& up) {
-  static const nn::Activation silu = nn::find_activation("silu");
-  return activation == silu ? Gated::apply(gate, up) : activation(gate) * up;
-}
-
 std::string expert_name(std::string name, int64_t index) { return name.replace(name.find('*'), 1, std::to_string(index)); }
 
 }  // namespace
@@ -113,8 +92,8 @@ at::Tensor Attention::forward(const at::Tensor& x, const Context& context) const
   if (query_norm_) q = query_norm_->forward(q, context);
   if (key_norm_) k = key_norm_->forward(k, context);
   if (rotary_) {
-    q = rotary_->apply(q, context.batch.position);
-    k = rotary_->apply(k, context.batch.position);
+    q = rotary_->apply(q, context);
+    k = rotary_->apply(k, context);
   }
   nn::AttentionMask mask;
   if (slopes_.defined()) {
@@ -140,7 +119,7 @@ Mlp::Mlp(const Builder& b, const DecoderConfig& c)
 
 at::Tensor Mlp::forward(const at::Tensor& x, const Context& context) const {
   std::vector<at::Tensor> parts = in_.forward(x, context);
-  return out_.forward(gated_ ? gated(activation_, parts[0], parts[1]) : activation_(parts[0]), context);
+  return out_.forward(gated_ ? nn::gated(activation_, parts[0], parts[1], context) : activation_(parts[0]), context);
 }
 
 Experts::Experts(const Builder& b, const DecoderConfig& c)
@@ -171,7 +150,7 @@ Routed Experts::forward(const at::Tensor& x, const Context& context) const {
   for (int64_t e = 0; e < options_.count; ++e) {
     at::Tensor found = chosen.eq(e).nonzero(), place = found.select(1, 0);
     std::vector<at::Tensor> parts = in_[e].local(rows.index_select(0, place), context);
-    at::Tensor out = out_[e].local(gated(activation_, parts[0], parts[1]), context);
+    at::Tensor out = out_[e].local(nn::gated(activation_, parts[0], parts[1], context), context);
     outs.push_back(out * weights.index({place, found.select(1, 1)}).unsqueeze(1));
     places.push_back(place);
   }

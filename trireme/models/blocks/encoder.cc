@@ -140,7 +140,7 @@ class Mlp {
 
   at::Tensor forward(const at::Tensor& x, const Context& context) const {
     const at::Tensor whole = gathered(builder_, x, context);
-    at::Tensor inner = gate_ ? activation_(gate_->local(whole, context)) * in_.local(whole, context)
+    at::Tensor inner = gate_ ? nn::gated(activation_, gate_->local(whole, context), in_.local(whole, context), context)
                              : activation_(in_.local(whole, context));
     if (spec_.inner_dropout > 0 && context.mode == nn::Mode::train) {
       // By global feature: this rank holds those from first_ on.
@@ -213,7 +213,7 @@ class Block : public nn::Layer {
                     const Branch& make) const {
     at::Tensor y = make(spec_.norm_first ? norm.forward(x, context) : x);
     const bool drops = site == kMlpOutput ? spec_.mlp_dropout : spec_.attention_out_dropout;
-    y = x + nn::dropout(y, drops ? spec_.dropout : 0, builder_.layer_index(), site,
+    y = nn::add_dropped(x, y, drops ? spec_.dropout : 0, builder_.layer_index(), site,
                         nn::stream_range(builder_, context.seq).begin, context);
     return spec_.norm_first ? y : norm.forward(y, context);
   }

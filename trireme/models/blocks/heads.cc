@@ -52,9 +52,11 @@ class Vocab {
       bias_ = b.param(spec.bias, {spec.vocab}, Init::zeros(), Sbp::split(0));
   }
 
+  /// Logits, or the loss where that is requested.
   at::Tensor forward(at::Tensor x, const Context& context) const {
     if (dense_) x = norm_->forward(activation_(dense_->forward(x, context)), context);
     if (spec_.scale != 1) x = x * spec_.scale;
+    if (context.loss_request) return table_.loss(x, context.batch.tensors.at("labels"), context, bias_);
     return table_.logits(x, context, bias_);
   }
 
@@ -117,7 +119,7 @@ class Head : public nn::Layer {
       x = nn::dropout(norm_->forward(x, context), spec_.norm_dropout, builder_.layer_index(), kNorm,
                       begin, context);
     State out;
-    if (vocab_) out.set("logits", vocab_->forward(x, context));
+    if (vocab_) out.set(context.loss_request ? "loss" : "logits", vocab_->forward(x, context));
     if (tokens_) out.set("scores", whole(tokens_->forward(x, begin, context), context));
     if (rows_) {
       at::Tensor pooled =
@@ -216,19 +218,21 @@ void add_vocab_loss(const HeadSpec& spec, nn::ModelDef& def) {
   const int64_t vocab = spec.vocab->vocab;
   auto tokens = [vocab](const State& out, const Batch& batch, const comm::Comm& tp) {
     const int64_t first = layout::split_range(vocab, tp.size(), tp.rank()).begin;
+    if (out.has("loss")) return out.at("loss");
     return nn::cross_entropy_sum(out.at("logits"), labels_in(batch), first, tp);
   };
   if (!spec.rows) {
-    def.loss = tokens;
+    def.loss = {tokens, true};
     def.loss_weight = [](const Batch& batch) { return nn::count_labels(labels_in(batch)); };
     return;
   }
   def.loss_terms = 2;
-  def.loss = [tokens, name = spec.rows->name, label = spec.second_label](
-                 const State& out, const Batch& batch, const comm::Comm& tp) {
+  auto both = [tokens, name = spec.rows->name, label = spec.second_label](
+                  const State& out, const Batch& batch, const comm::Comm& tp) {
     return at::stack(
         {tokens(out, batch, tp), cross_entropy(out.at(name), labels_in(batch, label))});
   };
+  def.loss = {both, true};
   def.loss_weight = [label = spec.second_label](const Batch& batch) {
     return nn::Counts{nn::count_labels(labels_in(batch)),
                       nn::count_labels(labels_in(batch, label))};
