@@ -4,18 +4,21 @@ one thread) against torch.distributed.pipelining on Gloo, and what the executor 
 import subprocess
 import sys
 
-from harness import ROOT, Steps, benchmark, program, row
+from harness import ROOT, Steps, benchmark, program, row, train_step
 
-RANKS, MICRO_BATCHES, SEQ = 2, 8, 256
+RANKS, MICRO_BATCHES, SEQ, VOCAB = 2, 8, 256, 8192
+MODEL = {"family": "gpt2", "n_layer": 8, "n_embd": 512, "n_head": 8, "n_positions": SEQ, "vocab_size": VOCAB,
+         "tie_word_embeddings": False, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-h1": 1, "zb-v": 2}
 
 
 @benchmark("pipeline_step")
 def pipeline_step():
     for schedule, chunks in CHUNKS.items():
-        arguments = [schedule, str(chunks), str(MICRO_BATCHES), str(SEQ)]
-        ours = Steps([program(), "launch", "--nproc", str(RANKS), "--no-prefix", "--", program("pipeline_step"), *arguments])
-        peer = Steps([sys.executable, str(ROOT / "bench/pipeline_step_peer.py"), *arguments, str(RANKS)])
+        ids = {"shape": [1, SEQ], "below": VOCAB}
+        ours = train_step({"model": MODEL, "inputs": {"input_ids": ids, "labels": ids}, "pp": RANKS, "schedule": schedule,
+                           "chunks": chunks, "micro_batches": MICRO_BATCHES}, RANKS)
+        peer = Steps([sys.executable, str(ROOT / "bench/pipeline_step_peer.py"), schedule, *map(str, (chunks, MICRO_BATCHES, SEQ, RANKS))])
         yield row(f"pipeline step, {schedule}" + (f" with {chunks} chunks" if chunks > 1 else ""), "s", ours=ours, peer=peer)
         ours.end(), peer.end()
 

@@ -11,6 +11,7 @@ turns, `pairs` times after one uncounted turn each. The ratio is the median over
 times better ours is: above 1 is better, whatever the unit.
 """
 
+import json
 import os
 import pathlib
 import platform
@@ -76,6 +77,12 @@ class Steps:
         last = self.process.stdout.readline()
         self.process.wait()
         return last
+
+
+def train_step(job, ranks=1):
+    """Steps of train_step.cc's job on so many ranks, one process each."""
+    launch = [program(), "launch", "--nproc", str(ranks), "--no-prefix", "--"] if ranks > 1 else []
+    return Steps([*launch, program("train_step"), json.dumps(job)])
 
 
 def machine():

@@ -1,4 +1,4 @@
-"""The model of pipeline_step.cc in torch.distributed.pipelining over Gloo, one thread a rank, with its protocol.
+"""The model of bench_pipeline.py in torch.distributed.pipelining over Gloo, one thread a rank, with the protocol of train_step.cc.
 
     pipeline_step_peer.py SCHEDULE CHUNKS MICRO_BATCHES SEQ RANKS
 """

@@ -1,8 +1,8 @@
-// Times the tokenizer on one thread, for bench/bench_tokenizer.py. LIST is a file with a path on
-// each line; each file is a document. Prints seconds.
+// Times the tokenizer, for bench/bench_tokenizer.py. LIST is a file with a path on each line; each file is a document.
+// Prints seconds.
 //
-//   tokenizer_bench encode TOKENIZER LIST
-//   tokenizer_bench train VOCAB_SIZE LIST
+//   tokenizer_bench encode TOKENIZER LIST THREADS
+//   tokenizer_bench train VOCAB_SIZE LIST THREADS
 //   tokenizer_bench train_unigram OUT FILE...   not timed: a vocabulary of 8,000 to encode with
 
 #include <chrono>
@@ -26,22 +26,23 @@ double seconds(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-int run(const std::string& what, const std::string& how, const std::string& list) {
+int run(const std::string& what, const std::string& how, const std::string& list, int threads) {
   std::vector<std::string> paths, documents;
   std::istringstream lines(trireme::base::read_file(list));
   for (std::string path; std::getline(lines, path);) paths.push_back(path);
   if (what == "train") {
     std::printf("%.6f\n", seconds([&] {
-                  trireme::text::train_bpe(paths, {.vocab_size = std::stoll(how), .threads = 1});
+                  trireme::text::train_bpe(paths, {.vocab_size = std::stoll(how), .threads = threads});
                 }));
     return 0;
   }
   for (const std::string& path : paths) documents.push_back(trireme::base::read_file(path));
   auto tokenizer = trireme::text::Tokenizer::load(how);
+  const std::vector<std::string_view> texts(documents.begin(), documents.end());
+  std::vector<std::vector<int32_t>> ids;
+  const double taken = seconds([&] { ids = tokenizer->encode_batch(texts, false, threads); });
   size_t tokens = 0;
-  const double taken = seconds([&] {
-    for (const std::string& document : documents) tokens += tokenizer->encode(document).size();
-  });
+  for (const auto& document : ids) tokens += document.size();
   std::printf("%.6f %zu\n", taken, tokens);
   return 0;
 }
@@ -53,12 +54,12 @@ int main(int argc, char** argv) {
     trireme::text::train_unigram({argv + 3, argv + argc}, {.vocab_size = 8000})->save(argv[2]);
     return 0;
   }
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: tokenizer_bench encode TOKENIZER LIST | train VOCAB_SIZE LIST\n");
+  if (argc != 5) {
+    std::fprintf(stderr, "usage: tokenizer_bench encode TOKENIZER LIST THREADS | train VOCAB_SIZE LIST THREADS\n");
     return 2;
   }
   try {
-    return run(argv[1], argv[2], argv[3]);
+    return run(argv[1], argv[2], argv[3], std::stoi(argv[4]));
   } catch (const trireme::base::Error& e) {
     std::fprintf(stderr, "tokenizer_bench: %s\n", e.what());
     return e.exit_code();

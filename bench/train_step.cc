@@ -1,12 +1,8 @@
-// Training steps of a model on one rank, driven by bench_train_step.py: each line of standard input
-// is a number of steps; the answer is the seconds of the fastest of them. At the end of input: the
-// peak resident bytes. MODEL is a configuration's `model` as JSON; TASK says what a batch holds:
-//   causal_lm  BATCH x SEQ tokens, each of which is predicted
-//   masked_lm  BATCH x SEQ tokens, of which 15 in a hundred are predicted
-//   seq2seq    BATCH x SEQ tokens and as many of a target
-//   images     BATCH images of SEQ x SEQ points and a class of each
+// Training steps of any model on any layout, driven by bench_train_step.py and bench_pipeline.py (through `trireme
+// launch` where there are several ranks): each line of rank 0's standard input is a number of steps; the answer is the
+// seconds of the fastest of them. At the end of input: the peak resident bytes of rank 0.
 //
-//   train_step THREADS MODEL TASK BATCH SEQ
+//   train_step JOB, as JSON: see Job.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -16,8 +12,10 @@
 #include <iostream>
 #include <string>
 
+#include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/data/batch.h"
+#include "trireme/dist/rendezvous.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/assembly.h"
@@ -27,6 +25,47 @@ namespace {
 
 using namespace trireme;
 
+struct Job {
+  base::Json model;         // its tree
+  base::Json inputs;        // of one micro-batch: {"labels": {"shape": [4, 64], "below": 50257, "counted": 0.15}};
+                            // without "below" normal, without "counted" all count
+  int threads = 1;          // of a rank
+  int pp = 1;               // other ranks are data parallel
+  int micro_batches = 1;
+  std::string schedule = "1f1b";
+  int chunks = 1;
+  int zero_stage = 0;
+  std::string dtype = "fp32";  // of the weights; bf16 has fp32 masters
+};
+
+Job job_of(const base::Json& json) {
+  Job job{.model = json.at("model"), .inputs = json.at("inputs")};
+  job.threads = json.value("threads", job.threads);
+  job.pp = json.value("pp", job.pp);
+  job.micro_batches = json.value("micro_batches", job.micro_batches);
+  job.schedule = json.value("schedule", job.schedule);
+  job.chunks = json.value("chunks", job.chunks);
+  job.zero_stage = json.value("zero_stage", job.zero_stage);
+  job.dtype = json.value("dtype", job.dtype);
+  return job;
+}
+
+nn::Batch batch_of(const base::Json& inputs) {
+  nn::Batch batch;
+  for (const auto& [name, input] : inputs.items()) {
+    const auto shape = input.at("shape").get<std::vector<int64_t>>();
+    at::Tensor tensor = input.contains("below") ? at::randint(input.at("below").get<int64_t>(), shape, at::kLong) : at::randn(shape);
+    if (input.contains("counted")) tensor.masked_fill_(at::rand(shape).gt(input.at("counted").get<double>()), data::kIgnoreLabel);
+    batch.tensors.set(name, tensor);
+    batch.rows = shape[0];
+  }
+  const nn::BatchShape shape = nn::shape_of(batch.tensors);
+  batch.seq = shape.seq;
+  batch.source_seq = shape.source_seq;
+  batch.samples = at::arange(batch.rows, at::kLong);
+  return batch;
+}
+
 int64_t peak_resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -34,83 +73,60 @@ int64_t peak_resident_bytes() {
   return 0;
 }
 
-nn::Batch make_batch(const std::string& task, int64_t vocab, int64_t rows, int64_t size) {
-  nn::Batch batch;
-  const auto tokens = [&] { return at::randint(vocab, {rows, size}, at::kLong); };
-  if (task == "images") {
-    batch.tensors.set("pixel_values", at::randn({rows, 3, size, size}));
-    batch.tensors.set("labels", at::randint(1000, {rows}, at::kLong));
-  } else {
-    at::Tensor ids = tokens(), labels = task == "causal_lm" ? ids.roll(-1, 1) : tokens();
-    if (task == "causal_lm") labels.select(1, size - 1).fill_(data::kIgnoreLabel);
-    if (task == "masked_lm") labels.masked_fill_(at::rand({rows, size}).gt(0.15), data::kIgnoreLabel);
-    if (task == "seq2seq") batch.tensors.set("decoder_input_ids", tokens());
-    batch.tensors.set("input_ids", ids);
-    batch.tensors.set("labels", labels);
+void serve(dist::World& world, const Job& job) {
+  std::vector<nn::Batch> batches;
+  for (int m = 0; m < job.micro_batches; ++m) batches.push_back(batch_of(job.inputs));
+  auto run = train::assemble(
+      job.model,
+      {.mesh = layout::Mesh({.pp = job.pp, .dp = world.size() / job.pp, .tp = 1}),
+       .schedule = schedule::generate(
+           job.schedule,
+           {.ranks = job.pp, .micro_batches = job.micro_batches, .chunks_per_rank = job.chunks}),
+       .options = {.dtype = base::dtype_of(job.dtype)}},
+      batches[0].seq, world);
+  train::make_parameters(*run, true, nullptr, job.zero_stage);
+  // The peers do not clip either.
+  optim::ShardedOptimizer optimizer(world, run->mesh, run->model->store,
+                                    config::Optim{.clip_grad_max_norm = std::nullopt}, job.zero_stage);
+  train::OverlappedSync overlap(optimizer.sync(), run->parameters.get());
+  pipeline::Executor executor(run->schedule, *run->model, run->mesh, {}, &overlap);
+  const comm::Comm& all = run->mesh.world;
+  for (uint64_t step = 0;;) {
+    int64_t steps = 0;
+    if (world.rank() == 0) std::cin >> steps;
+    all.broadcast(&steps, 1, base::DType::i64, 0).wait();
+    if (steps == 0) break;
+    double best = 1e9;
+    for (int64_t i = 0; i < steps; ++i) {
+      all.barrier();
+      const auto begin = std::chrono::steady_clock::now();
+      train::execute_pipeline(executor, optimizer, batches, {.seed = 0, .step = step++});
+      optimizer.step(1e-4);
+      all.barrier();
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      best = std::min(best, took.count());
+    }
+    if (world.rank() == 0) std::printf("%.6f\n", best), std::fflush(stdout);
   }
-  batch.samples = at::arange(rows, at::kLong);
-  const nn::BatchShape shape = nn::shape_of(batch.tensors);
-  batch.rows = rows;
-  batch.seq = shape.seq;
-  batch.source_seq = shape.source_seq;
-  return batch;
+  if (world.rank() == 0) std::printf("%lld\n", static_cast<long long>(peak_resident_bytes()));
 }
-
-class Trainer {
- public:
-  Trainer(const base::Json& model, const std::string& task, int64_t rows, int64_t size)
-      : world_(dist::World::single()),
-        run_(train::assemble(model,
-                             {.mesh = layout::Mesh({1, 1, 1}),
-                              .schedule = schedule::generate("gpipe", {.ranks = 1, .micro_batches = 1})},
-                             task == "images" ? 1 : size, world_)),
-        batch_(make_batch(task, run_->model->def.vocab_size, rows, size)) {
-    train::make_parameters(*run_, true, nullptr);
-    // PyTorch's step does not clip either.
-    optimizer_ = std::make_unique<optim::ShardedOptimizer>(
-        world_, run_->mesh, run_->model->store, config::Optim{.clip_grad_max_norm = std::nullopt}, 0);
-    executor_ = std::make_unique<pipeline::Executor>(run_->schedule, *run_->model, run_->mesh);
-  }
-
-  void step() {
-    train::execute_pipeline(*executor_, *optimizer_, {&batch_, 1}, {.seed = 0, .step = step_++});
-    optimizer_->step(1e-4);
-  }
-
- private:
-  dist::World world_;
-  std::unique_ptr<train::Assembly> run_;
-  std::unique_ptr<optim::ShardedOptimizer> optimizer_;
-  std::unique_ptr<pipeline::Executor> executor_;
-  nn::Batch batch_;
-  uint64_t step_ = 0;
-};
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fprintf(stderr, "usage: train_step THREADS MODEL TASK BATCH SEQ\n");
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: train_step JOB (JSON)\n");
     return 2;
   }
   try {
+    const Job job = job_of(base::Json::parse(argv[1]));
     kernels::install_caching_allocator();
-    dist::set_rank_threads(std::stoi(argv[1]));
-    Trainer trainer(base::Json::parse(argv[2]), argv[3], std::stoll(argv[4]), std::stoll(argv[5]));
-    for (int64_t steps; std::cin >> steps;) {
-      double best = 1e9;
-      for (int64_t i = 0; i < steps; ++i) {
-        const auto begin = std::chrono::steady_clock::now();
-        trainer.step();
-        best = std::min(
-            best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      }
-      std::printf("%.6f\n", best);
-      std::fflush(stdout);
-    }
-    std::printf("%lld\n", static_cast<long long>(peak_resident_bytes()));
+    dist::set_rank_threads(job.threads);
+    dist::World world(dist::rendezvous_from_env(std::chrono::minutes(2)));
+    serve(world, job);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_step: %s\n", error.what());
     return 1;
   }
+  return 0;
 }
