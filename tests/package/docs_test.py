@@ -4,7 +4,8 @@
 The blocks of a page run in order in one scratch copy of the repository, with the program's folder on PATH. By the word after
 the fence: `sh`, `bash`, `console` are run (a `console` line is run when it starts with `$ `); `yaml` and `json`
 are parsed; `python` is run; anything else (pictures, C++, plain text) is left alone. An info string
-`norun: reason` after the word has the block parsed only; `full` has it run in the full suite only.
+`norun: reason` after the word has the block parsed only; `full` has it run in the full suite only; a block with
+`file: PATH` is that file's text.
 
     docs_test.py --bin build/release/bin [--full] [PAGE...]
 """
@@ -54,6 +55,11 @@ def commands(word, text):
 
 def check(word, info, text, folder, env, full):
     """Runs or parses one block; returns what was done. Raises with a message when it fails."""
+    if info.startswith("file: "):
+        path = ROOT / info.removeprefix("file: ")
+        if path.read_text() != text:
+            raise RuntimeError(f"the block is not the text of {path.relative_to(ROOT)}")
+        return "compared"
     if word in ("json", "yaml", "yml"):
         if word == "json":
             json.loads(text)

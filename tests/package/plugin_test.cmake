@@ -1,6 +1,7 @@
 # Builds the plugin of SOURCE out of tree against an installed BUILD and trains with all that it adds, on one rank and on
 # 2 tensor x 2 pipeline ranks: the same losses and metrics.
-#   cmake -DBUILD=build/release -DSOURCE=examples/plugin -P plugin_test.cmake
+# So with the family of FAMILY on 2 data x 2 tensor x 2 pipeline ranks.
+#   cmake -DBUILD=build/release -DSOURCE=examples/plugin -DFAMILY=examples/new_family -P plugin_test.cmake
 set(scratch ${BUILD}/plugin_test)
 file(REMOVE_RECURSE ${scratch})
 
@@ -47,5 +48,17 @@ execute_process(COMMAND ${trireme} train --config ${SOURCE}/run.yaml plugins=[${
                 RESULT_VARIABLE code ERROR_VARIABLE error)
 if(NOT code EQUAL 2 OR NOT error MATCHES "plugins: .*none.so cannot be loaded")
   message(FATAL_ERROR "a plugin that is not there: exit ${code}: ${error}")
+endif()
+
+run(${CMAKE_COMMAND} -G Ninja -S ${FAMILY} -B ${scratch}/family -DCMAKE_PREFIX_PATH=${scratch}/prefix -DCMAKE_BUILD_TYPE=Debug)
+run(${CMAKE_COMMAND} --build ${scratch}/family)
+set(train ${trireme} train --config ${FAMILY}/run.yaml plugins=[${scratch}/family/libstablelm.so])
+run(${train} --ranks 8 train.output_dir=${scratch}/family8)
+run(${train} train.output_dir=${scratch}/family1 train.num_accumulation_steps=4 train.dist.data_parallel_size=1
+    train.dist.tensor_parallel_size=1 train.dist.pipeline_parallel_size=1)
+metrics_of(${scratch}/family8 eight)
+metrics_of(${scratch}/family1 one)
+if(NOT eight STREQUAL one OR NOT eight MATCHES "step\": 6")
+  message(FATAL_ERROR "8 ranks: ${eight}\n1 rank: ${one}")
 endif()
 file(REMOVE_RECURSE ${scratch})

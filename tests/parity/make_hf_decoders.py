@@ -185,9 +185,15 @@ qwen3_moe = family(
     LLAMA | EXPERTS | dict(head_dim=10, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=14, mlp_only_layers=[1]),
     {"fp32": (F32, [1, 2, 4], dict(norm_topk_prob=True)), "tied_fp32": (F32, [1, 2], dict(tie_word_embeddings=True))},
     rename=experts("mlp", "gate_proj", "up_proj", "down_proj"))
+stablelm = family(  # docs/add-a-model.md's
+    "stablelm", hf.StableLmConfig, hf.StableLmForCausalLM,
+    dict(num_hidden_layers=4, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=50,
+         max_position_embeddings=24, layer_norm_eps=1e-4),
+    {"fp32": (F32, [1, 2, 4], dict(use_qkv_bias=True)),
+     "parallel_fp64": (F64, [1, 2], dict(use_parallel_residual=True, hidden_act="gelu", tie_word_embeddings=False))})
 
 if __name__ == "__main__":
     for make in (gpt2, gpt_neo, gptj, gpt_neox, opt, bloom, llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3, mixtral,
-                 qwen3_moe):
+                 qwen3_moe, stablelm):
         torch.manual_seed(7)
         make(sys.argv[1])
