@@ -9,6 +9,7 @@
 #include "trireme/base/hash.h"
 #include "trireme/base/philox.h"
 #include "trireme/data/batch.h"
+#include "trireme/dist/device.h"
 #include "trireme/optim/groups.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/execute_pipeline.h"
@@ -36,21 +37,21 @@ void write_sample(int64_t step, int64_t g, std::vector<int64_t>& ids, std::vecto
   }
 }
 
-std::vector<nn::Batch> batches_of(const Cell& cell, int dp_rank, int64_t step) {
+std::vector<nn::Batch> batches_of(const Cell& cell, const dist::DeviceMesh& mesh, int64_t step) {
   std::vector<nn::Batch> batches;
   int64_t per_step = kMicroBatch * cell.dp;
   for (int64_t m = 0; m * per_step < cell.global_batch; ++m) {
     data::Batch batch;
     data::Field ids{"input_ids", {0, kSeq}, {}}, labels{"labels", {0, kSeq}, {}};
     for (int64_t i = 0; i < kMicroBatch; ++i) {
-      int64_t g = m * per_step + dp_rank * kMicroBatch + i;
+      int64_t g = m * per_step + mesh.coord.dp * kMicroBatch + i;
       if (g >= cell.global_batch) continue;
       write_sample(step, g, ids.values, labels.values);
       batch.samples.push_back(g);
     }
     ids.shape[0] = labels.shape[0] = batch.rows();
     batch.fields = {ids, labels};
-    batches.push_back(nn::to_tensors(batch));
+    batches.push_back(nn::to_tensors(batch, mesh.device));
   }
   return batches;
 }
@@ -92,7 +93,7 @@ class Saboteur : public pipeline::StepObserver {
 };
 
 uint64_t digest_of(uint64_t digest, const at::Tensor& tensor) {
-  at::Tensor bytes = tensor.contiguous();
+  at::Tensor bytes = dist::to_host(tensor);
   return base::hash_combine(digest, base::hash_bytes(bytes.data_ptr(), bytes.nbytes()));
 }
 
@@ -142,7 +143,7 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   RankResult result;
   uint64_t digest = 0;
   for (int64_t step = 0; step < cell.steps; ++step) {
-    std::vector<nn::Batch> batches = batches_of(cell, run->mesh.coord.dp, step);
+    std::vector<nn::Batch> batches = batches_of(cell, run->mesh, step);
     plant_before(fault, run->mesh, batches);
     pipeline::StepResult done =
         train::execute_pipeline(executor, optimizer, batches, {.seed = 3, .step = static_cast<uint64_t>(step)},
@@ -177,11 +178,11 @@ RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, G
   return result;
 }
 
-CellResult run_cell(const Cell& cell, Fault fault) {
+CellResult run_cell(const Cell& cell, Fault fault, const RunRanks& run) {
   CellResult result;
   result.digests.resize(cell.ranks());
   Gathered gradients, parameters;
-  dist::run_ranks(cell.ranks(), [&](dist::World& world) {
+  run(cell.ranks(), [&](dist::World& world) {
     RankResult rank = run_rank(cell, world, &gradients, &parameters, fault);
     result.digests[world.rank()] = rank.digest;
     if (world.rank() == 0) result.losses = rank.losses, result.grad_norm = rank.grad_norm;

@@ -2,6 +2,7 @@
 // Cell: one point of GPT-2's parity grid. Each rank trains the same tiny model on the same data for a few steps,
 // whatever the layout, and hands over what it holds.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,7 +59,13 @@ struct RankResult {
 RankResult run_rank(const Cell& cell, dist::World& world, Gathered* gradients, Gathered* parameters,
                     Fault fault = Fault::none);
 
-/// The cell on threads.
-CellResult run_cell(const Cell& cell, Fault fault = Fault::none);
+/// How ranks are started.
+using RunRanks = std::function<void(int ranks, const std::function<void(dist::World&)>& body)>;
+
+/// The cell on threads, as `run` starts them.
+CellResult run_cell(const Cell& cell, Fault fault = Fault::none,
+                    const RunRanks& run = [](int ranks, const std::function<void(dist::World&)>& body) {
+                      dist::run_ranks(ranks, body);
+                    });
 
 }  // namespace trireme::test

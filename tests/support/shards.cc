@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/formats/safetensors.h"
 
@@ -20,7 +21,9 @@ void Gathered::add(const std::string& name, const nn::Param& param, const at::Te
        .data = local});
 }
 
-void Gathered::add(const nn::TensorPart& part) {
+void Gathered::add(const nn::TensorPart& given) {
+  nn::TensorPart part = given;
+  part.data = dist::to_host(given.data);
   std::lock_guard lock(mutex_);
   const std::string& name = part.name;
   auto [it, added] = whole_.try_emplace(name);

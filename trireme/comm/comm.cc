@@ -139,6 +139,14 @@ Work Comm::irecv(void* data, int64_t bytes, int peer, uint64_t tag) const {
   return shared_->group->irecv(data, bytes, peer, tag);
 }
 
+bool Comm::takes_device_memory() const {
+  return shared_->group != nullptr && shared_->group->takes_device_memory();
+}
+
+void Comm::connect() const {
+  if (shared_->group) shared_->group->connect();
+}
+
 SharedBuffer Comm::alloc(size_t bytes) const {
   if (shared_->group) return shared_->group->alloc(bytes);
   constexpr std::align_val_t kAlignment{64};

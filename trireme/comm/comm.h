@@ -97,6 +97,9 @@ class Group {
   virtual Work isend(const void* data, int64_t bytes, int peer, uint64_t tag) = 0;
   virtual Work irecv(void* data, int64_t bytes, int peer, uint64_t tag) = 0;
   virtual SharedBuffer alloc(size_t bytes) = 0;
+  // Of groups whose ranks have GPUs.
+  virtual bool takes_device_memory() const { return false; }
+  virtual void connect() {}
 };
 
 class Comm {
@@ -135,7 +138,13 @@ class Comm {
   Work isend(const void* data, int64_t bytes, int peer, uint64_t tag) const;
   Work irecv(void* data, int64_t bytes, int peer, uint64_t tag) const;
 
-  /// Memory for gradient buckets and messages. Not collective.
+  /// Whether buffers may lie in the memory of this rank's GPU (on all ranks or on none).
+  bool takes_device_memory() const;
+  /// Makes ready the messages of device memory, between neighbours (the last rank and the first are
+  /// neighbours too). Collective; messages of the host's memory need none of it.
+  void connect() const;
+
+  /// Memory of the host for gradient buckets and messages. Not collective.
   SharedBuffer alloc(size_t bytes) const;
 
   Traffic traffic() const;
@@ -159,6 +168,8 @@ class Backend {
   /// Makes every pending and later operation of all ranks fail within a second, with `why` and this
   /// rank.
   virtual void abort(const std::string& why) = 0;
+  /// Why operations of this rank fail; empty: they do not. Any thread may ask.
+  virtual std::string failure() const { return ""; }
 };
 
 }  // namespace trireme::comm

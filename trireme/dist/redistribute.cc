@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/device.h"
 #include "trireme/kernels/allocator.h"
 
 namespace trireme::dist {
@@ -49,7 +50,7 @@ at::ScalarType scalar_type(base::DType dtype) {
 at::Tensor all_reduce(const at::Tensor& tensor, const comm::Comm& comm, comm::Reduce op) {
   if (comm.size() == 1) return tensor;
   at::Tensor out = tensor.clone(at::MemoryFormat::Contiguous);
-  comm.all_reduce(out.data_ptr(), out.numel(), dtype_of(out), op).wait();
+  comm.all_reduce(pointer(out, comm), out.numel(), dtype_of(out), op).wait();
   return out;
 }
 
@@ -64,7 +65,7 @@ at::Tensor all_gather(const at::Tensor& tensor, const comm::Comm& comm, int64_t 
   shape[0] = global_size;
   at::Tensor out = at::empty(shape, in.options());
   for (int64_t& count : counts) count *= row;
-  comm.all_gather(in.data_ptr(), out.data_ptr(), counts, dtype_of(in)).wait();
+  comm.all_gather(pointer(in, comm), pointer(out, comm), counts, dtype_of(in)).wait();
   return out.movedim(0, dim).contiguous();
 }
 
@@ -77,7 +78,7 @@ at::Tensor reduce_scatter(const at::Tensor& tensor, const comm::Comm& comm, int6
   shape[0] = counts[comm.rank()];
   at::Tensor out = at::empty(shape, in.options());
   for (int64_t& count : counts) count *= row;
-  comm.reduce_scatter(in.data_ptr(), out.data_ptr(), counts, dtype_of(in)).wait();
+  comm.reduce_scatter(pointer(in, comm), pointer(out, comm), counts, dtype_of(in)).wait();
   return out.movedim(0, dim).contiguous();
 }
 
@@ -111,8 +112,9 @@ at::Tensor all_to_all(const at::Tensor& tensor, const comm::Comm& comm, int64_t 
     receive[r] = c10::multiply_integers(shapes[r]);
     total += receive[r];
   }
-  at::Tensor in = at::cat(pieces), out = at::empty({total}, tensor.options());
-  comm.all_to_all(in.data_ptr(), send, out.data_ptr(), receive, dtype_of(tensor)).wait();
+  // Memory even for nothing: by it the group knows where the other ranks' parts are.
+  at::Tensor in = at::cat(pieces), out = at::empty({std::max<int64_t>(total, 1)}, tensor.options());
+  comm.all_to_all(pointer(in, comm), send, pointer(out, comm), receive, dtype_of(tensor)).wait();
   std::vector<at::Tensor> parts;
   int64_t at = 0;
   for (int r = 0; r < n; ++r) {
@@ -208,7 +210,8 @@ bool can_redistribute(Sbp from, Sbp to) {
   return true;
 }
 
-at::Tensor shared_empty(const comm::Comm& comm, int64_t count, at::ScalarType type) {
+at::Tensor shared_empty(const comm::Comm& comm, int64_t count, at::ScalarType type, c10::Device device) {
+  if (!device.is_cpu()) return at::empty({count}, at::TensorOptions(type).device(device));
   const int64_t bytes = count * static_cast<int64_t>(c10::elementSize(type));
   comm::SharedBuffer buffer = comm.alloc(static_cast<size_t>(bytes));
   return at::from_blob(

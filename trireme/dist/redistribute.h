@@ -13,8 +13,8 @@ base::DType dtype_of(const at::Tensor& tensor);
 at::ScalarType scalar_type(base::DType dtype);
 
 /// Flat memory that the host's other ranks can read where the backend shares memory, so that they reduce and gather it
-/// without copies; it holds anything. Local.
-at::Tensor shared_empty(const comm::Comm& comm, int64_t count, at::ScalarType type);
+/// without copies; it holds anything. On a device plain memory of that. Local.
+at::Tensor shared_empty(const comm::Comm& comm, int64_t count, at::ScalarType type, c10::Device device = c10::kCPU);
 
 /// Collective over `comm` unless the two places need no communication. `global_size` is the size of the split
 /// dimension over all ranks (needed where it does not divide evenly; -1: local size x ranks). Throws InternalError

@@ -5,17 +5,35 @@
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/backends/nccl.h"
 #include "trireme/comm/backends/threads.h"
+#include "trireme/dist/device.h"
 
 namespace trireme::dist {
 
 using layout::Axis;
 
-World World::single() { return World(nullptr); }
+World World::single(c10::Device device) { return World(nullptr, device); }
+
+World World::on_device(std::unique_ptr<comm::Backend> backend, const std::string& name,
+                       std::chrono::milliseconds timeout) {
+  if (name == "cpu") return World(std::move(backend));
+  int index = 0, here = 1;  // among the ranks of this host, and their number
+  if (backend) {
+    here = 0;
+    for (int r = 0; r < backend->size(); ++r)
+      if (backend->host(r) == backend->host(backend->rank())) index += r < backend->rank(), ++here;
+  }
+  const c10::Device device = open_device(name, index, here);
+  if (backend && backend->size() > 1) backend = comm::make_nccl_backend(std::move(backend), device.index(), timeout);
+  return World(std::move(backend), device);
+}
+
 World::World(std::unique_ptr<comm::Backend> backend, c10::Device device)
     : backend_(std::move(backend)), device_(device) {}
 
@@ -40,7 +58,8 @@ void set_rank_threads(int threads) {
   at::set_num_threads(threads);
 }
 
-void run_ranks(int ranks, const std::function<void(World&)>& body, int threads, std::chrono::milliseconds timeout) {
+void run_ranks(int ranks, const std::function<void(World&)>& body, int threads, std::chrono::milliseconds timeout,
+               const std::string& device) {
   auto backends = comm::make_thread_backends(ranks, timeout);
   std::mutex mutex;
   std::exception_ptr first, loss;  // loss: of a peer, told by the others and perhaps before the peer tells why
@@ -48,16 +67,17 @@ void run_ranks(int ranks, const std::function<void(World&)>& body, int threads, 
   for (auto& backend : backends) {
     rank_threads.emplace_back([&, backend = std::move(backend)]() mutable {
       set_rank_threads(threads);
-      World world(std::move(backend));
+      std::optional<World> world;
       auto fail = [&](std::exception_ptr& place, const char* why) {
         {
           std::lock_guard lock(mutex);
           if (!place) place = std::current_exception();
         }
-        world.abort(why);
+        if (world) world->abort(why);
       };
       try {
-        body(world);
+        world.emplace(World::on_device(std::move(backend), device, timeout));
+        body(*world);
       } catch (const base::CommError& e) {
         fail(loss, e.what());
       } catch (const std::exception& e) {
@@ -93,6 +113,7 @@ DeviceMesh::DeviceMesh(World& rank, const layout::Mesh& shape) : mesh(shape) {
         mesh.size(Axis::pp), mesh.size(Axis::dp), mesh.size(Axis::tp), mesh.size(), rank.size()));
   }
   coord = mesh.coord(rank.rank());
+  device = rank.device();
   std::vector<int> all(rank.size());
   for (int r = 0; r < rank.size(); ++r) all[r] = r;
   world = rank.comm(all, "world");

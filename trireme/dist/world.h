@@ -20,7 +20,13 @@ namespace trireme::dist {
 class World {
  public:
   /// One rank that is alone.
-  static World single();
+  static World single(c10::Device device = c10::kCPU);
+  /// The rank behind `backend` (null: it is alone) on the device that `device` gives it (device.h), connected for the
+  /// memory of GPUs where it has one. Collective. ConfigError.
+  static World on_device(std::unique_ptr<comm::Backend> backend, const std::string& device,
+                         std::chrono::milliseconds timeout);
+  /// `device` is where the rank's tensors live (device.h); several ranks with devices need a backend that takes their
+  /// memory.
   explicit World(std::unique_ptr<comm::Backend> backend, c10::Device device = c10::kCPU);
 
   int rank() const;
@@ -42,9 +48,9 @@ class World {
 void set_rank_threads(int threads);
 
 /// Runs `body` as `ranks` ranks on threads of this process; a failing rank aborts the others; rethrows the first
-/// failure. `threads` are the intra-op threads of each rank.
+/// failure. `threads` are the intra-op threads of each rank; `device` is that of open_device.
 void run_ranks(int ranks, const std::function<void(World&)>& body, int threads = 1,
-               std::chrono::milliseconds timeout = std::chrono::seconds(60));
+               std::chrono::milliseconds timeout = std::chrono::seconds(60), const std::string& device = "cpu");
 
 /// What is unfortunate about where the mesh's ranks run: tensor-parallel groups that span hosts, since their every layer
 /// communicates. Empty where nothing is.
@@ -54,6 +60,7 @@ struct DeviceMesh {
   layout::Mesh mesh;
   layout::Coord coord;
   comm::Comm world, pp, dp, tp;
+  c10::Device device = c10::kCPU;  // this rank's
 
   /// Every axis of size 1.
   DeviceMesh() = default;

@@ -63,6 +63,11 @@ Comm SegmentBackend::make(std::vector<int> ranks, const std::string& name) {
   return {std::move(ranks), index, name, std::move(group)};
 }
 
+std::string SegmentBackend::failure() const {
+  const Segment& segment = endpoint_->segment();
+  return segment.failed() ? segment.failure() : "";
+}
+
 void SegmentBackend::abort(const std::string& why) {
   endpoint_->abort("aborted: " + why);
 }

@@ -21,6 +21,7 @@ class SegmentBackend : public Backend {
   int host(int rank) const override { return hosts_.empty() ? 0 : hosts_[rank]; }
   Comm make(std::vector<int> ranks, const std::string& name) override;
   void abort(const std::string& why) override;
+  std::string failure() const override;
 
  protected:
   std::shared_ptr<Endpoint> endpoint_;
