@@ -51,6 +51,15 @@ Ids samples_of(const Batch& batch) {
   return samples;
 }
 
+TEST(Loader, LeavesOutFieldsThatARankDoesNotNeed) {
+  Loader loader(std::make_shared<Tens>(), {.micro_batch_size = 2, .skip = {"input_ids"}});
+  const Batch batch = loader.next()[0];
+  EXPECT_FALSE(batch.fields[0].read);
+  EXPECT_EQ(batch.fields[0].shape, (Ids{2, 2}));
+  EXPECT_TRUE(batch.fields[0].values.empty());
+  EXPECT_EQ(batch.fields[1].values, (Ids{1, 2, 11, 12}));
+}
+
 TEST(Loader, EveryLayoutReadsTheSameSteps) {
   auto dataset = std::make_shared<Tens>();
   const int steps = 4;

@@ -318,6 +318,46 @@ def test_the_best_checkpoint_stays(tiny, tmp_path):
     assert "keep_best" in said and "evaluates nothing" in said
 
 
+def test_the_best_checkpoint_by_a_metric(tiny, tmp_path):
+    words = [*layout(dp=2), "train.evaluation.enabled=true", "train.evaluation.eval_period=2",
+             "train.evaluation.eval_samples=16", "train.evaluation.metrics=[accuracy]", "train.checkpointer.max_to_keep=1",
+             "train.checkpointer.keep_best=eval_accuracy", "train.checkpointer.period=3", "optim.lr=0.02"]
+    train(tiny, tmp_path / "run", *words)
+    measured = {line["step"]: line["eval_accuracy"] for line in lines(tmp_path / "run") if "eval_loss" in line}
+    best = max(measured, key=lambda step: (measured[step], -step))
+    kept = tmp_path / "run/checkpoints/best"
+    assert kept.read_text().strip() == f"step_{best:08}"
+    metrics = json.loads((kept.parent / f"step_{best:08}" / "trireme.json").read_text())["metrics"]
+    assert metrics["eval_accuracy"] == measured[best] and set(metrics) == {"eval_loss", "eval_accuracy"}
+    train(tiny, tmp_path / "run", *words, "train.train_iter=14", "--resume")
+    after = {line["step"]: line["eval_accuracy"] for line in lines(tmp_path / "run") if "eval_loss" in line}
+    assert kept.read_text().strip() == f"step_{max(after, key=lambda step: (after[step], -step)):08}"
+    said = train(tiny, tmp_path / "other", *words, "train.checkpointer.keep_best=eval_f1", code=2).stderr
+    assert "eval_f1 is not measured" in said and "eval_loss, eval_accuracy" in said
+
+
+def test_what_may_change_on_resume(tiny, tmp_path):
+    """Whatever says nothing about the weights; all else is refused by its name."""
+    families = {
+        "gpt2": (["model.attn_pdrop=0", "model.resid_pdrop=0.2", "model.initializer_range=0.05"], "n_head"),
+        "llama": (["model.attention_dropout=0.1"], "rope_theta"),
+        "gpt_neo": (["model.resid_dropout=0.1", "model.embed_dropout=0.2"], "window_size"),
+    }
+    keys = json.loads(tiny.read_text())
+    models = {"gpt2": keys["model"],
+              "llama": {"family": "llama", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+                        "num_attention_heads": 4, "max_position_embeddings": 64},
+              "gpt_neo": {"family": "gpt_neo", "vocab_size": 97, "hidden_size": 32, "num_layers": 2, "num_heads": 4,
+                          "max_position_embeddings": 64, "attention_types": [[["global", "local"], 1]], "window_size": 16}}
+    for family, (words, fixed) in families.items():
+        config, run = tmp_path / f"{family}.json", tmp_path / family
+        config.write_text(json.dumps(keys | {"model": models[family]}))
+        train(config, run, "train.train_iter=1")
+        train(config, run, "train.train_iter=2", "--resume", *words, "optim.weight_decay=0", "optim.lr=0.01")
+        said = train(config, run, "train.train_iter=3", "--resume", f"model.{fixed}=2", code=2).stderr
+        assert f"model.{fixed} is 2" in said and "resume with the same value" in said, family
+
+
 def test_weights_that_fit_only_in_part(tiny, tmp_path):
     train(tiny, tmp_path / "a", *layout(), "train.train_iter=1")
     words = [f"model.pretrained={latest(tmp_path / 'a')}", "model.n_layer=5", "model.vocab_size=101", "train.train_iter=1"]

@@ -129,6 +129,22 @@ def test_refusals(case, data, tokenizer, tmp_path):
     assert all(word in said for word in words), said
 
 
-def test_docs_hold_the_table():
-    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/models.md").read_text()
-    assert trireme("models", "--markdown").stdout in page
+@pytest.mark.parametrize("model,words", [
+    ({"family": "t5", "d_model": 16, "d_kv": 8, "num_heads": 2, "num_layers": 2, "d_ff": 32}, ["family t5", "decoder_input_ids"]),
+    ({"family": "bert", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}, ["family bert", "attention_mask"]),
+    ({"family": "bert", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32,
+      "head": "sequence_classification"}, ["head sequence_classification", "labels of 0 dimensions", "labels ["]),
+    ({"family": "vit", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32, "image_size": 8,
+      "patch_size": 4}, ["family vit", "pixel_values"])])
+def test_samples_of_another_kind(model, words, data, tokenizer, tmp_path):
+    config = write_config(tmp_path, "llama", data, tokenizer)
+    keys = json.loads(config.read_text())
+    keys["model"] = model | ({"vocab_size": keys["model"]["vocab_size"]} if model["family"] != "vit" else {})
+    config.write_text(json.dumps(keys))
+    said = train(config, tmp_path / "run", *layout(), code=2).stderr
+    assert all(word in said for word in [*words, "data.dataset"]), said
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
+def test_pages_hold_the_table(page):
+    assert trireme("models", "--markdown").stdout in (pathlib.Path(__file__).resolve().parents[2] / page).read_text()

@@ -51,6 +51,24 @@ def test_greedy_tokens(model, tp, pp):
     assert got == want or got == want[:want.index(end) + 1]
 
 
+@pytest.mark.parametrize("dtype,bound", [("bf16", 0.25), ("fp16", 0.03)])
+def test_greedy_tokens_in_16_bits(model, dtype, bound):
+    """Each token is the likeliest one, or one that in fp32 comes within the type's rounding of it."""
+    folder, want, _ = model
+    gpt2 = GPT2LMHeadModel.from_pretrained(folder).eval()
+    ids = PreTrainedTokenizerFast.from_pretrained(folder)(PROMPT, return_tensors="pt").input_ids
+    for tp, pp in ((1, 1), (2, 2)):
+        said = trireme("generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 16, "--greedy", "--json",
+                       "--dtype", dtype, "--tensor-parallel", tp, "--pipeline-parallel", pp).stdout
+        got = json_lines(said)[0]["new_ids"]
+        assert got[0] == want[0]
+        with torch.no_grad():
+            logits = gpt2(torch.cat([ids, torch.tensor([got])], 1)).logits[0, ids.shape[1] - 1:-1]
+        chosen = logits.gather(1, torch.tensor(got).unsqueeze(1)).squeeze(1)
+        assert (logits.max(1).values - chosen).max() < bound * logits.std(), (tp, pp)
+    assert "--dtype" in trireme("generate", "--model", folder, "--prompt", PROMPT, "--dtype", "int8", code=2).stderr
+
+
 @pytest.mark.parametrize("beams,penalty,early", [(3, 1.0, "false"), (4, 0.5, "true"), (2, 2.0, "never")])
 def test_beam_search(model, tmp_path, beams, penalty, early):
     folder, greedy, _ = model

@@ -85,7 +85,7 @@ def test_kill(tiny, undisturbed, tmp_path, kill):
     assert time.time() - killed < 5
     assert run.returncode not in (0, None)
     told = [line for line in said.splitlines() if not line.startswith("[rank ")]
-    assert len(told) == 1 and "was killed by signal 9 (SIGKILL)" in told[0], said
+    assert "was killed by signal 9 (SIGKILL)" in told[0] and all("resume with" in line for line in told[1:]), said
     assert any("error: " in log.read_text() for log in folder.glob("log.rank*.txt"))
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks)
     assert set(os.listdir("/dev/shm")) <= shared

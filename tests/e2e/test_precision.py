@@ -145,6 +145,19 @@ def test_moving_averages(tiny, tmp_path):
         for step in (1, 2):
             want = 0.75 * averages[step - 1][name + ".ema"] + 0.25 * weights[step][name]
             assert torch.allclose(averages[step][name + ".ema"], want, rtol=1e-5, atol=1e-7), name
+    # Evaluated in the weights' place, during the run and afterwards; the weights go on as they were.
+    judge = ["train.evaluation.enabled=true", "train.evaluation.eval_samples=16", "train.dtype=fp32"]
+    train(tiny, tmp_path / "judged", *words, *judge, "train.evaluation.eval_period=1", "train.evaluation.ema=true",
+          "train.train_iter=3", *SPLIT)
+    assert losses(tmp_path / "judged") == losses(tmp_path / "run")
+    during = [line["eval_loss"] for line in lines(tmp_path / "judged") if "eval_loss" in line]
+    alone = [json.loads(trireme("eval", "--config", tiny, *judge, *more, "--checkpoint",
+                                tmp_path / f"judged/checkpoints/step_{step:08}", "--ema", "--json").stdout)["loss"]
+             for step, more in ((1, []), (2, SPLIT), (3, ["train.amp.dtype=bf16"]))]
+    assert apart(during, alone) < 5e-3
+    plain = json.loads(trireme("eval", "--config", tiny, *judge, "--checkpoint", tmp_path / "judged", "--json").stdout)["loss"]
+    assert abs(plain / alone[2] - 1) > 1e-5
+    assert "optim.ema.decay" in train(tiny, tmp_path / "none", *judge, "train.evaluation.ema=true", code=2).stderr
     # A run without averages has none to give; one that begins to keep them starts from its weights.
     train(tiny, tmp_path / "plain", "train.train_iter=2")
     done = trireme("ckpt", "convert", tmp_path / "plain", tmp_path / "none", "--to", "hf", "--ema", code=2)

@@ -19,9 +19,12 @@
 #include "trireme/train/assembly.h"
 #include "trireme/train/execute_pipeline.h"
 
+extern "C" void trireme_plugin();  // docs/add-a-model.md's family
+
 namespace trireme {
 namespace {
 
+const bool kHasExample = (trireme_plugin(), true);
 constexpr int kMicroBatches = 3, kSteps = 3;
 constexpr double kLr = 1e-2, kEps = 1e-4;  // as in hf_case.py
 
@@ -251,6 +254,7 @@ TEST(HfFamilies, EveryFamilyHasACase) {
   std::set<std::string> compared;
   for (const std::filesystem::path& folder : cases())
     compared.insert(base::read_json(folder / "config.json").at("model_type"));
+  EXPECT_TRUE(kHasExample);
   for (const std::string& family : models::families().names()) EXPECT_TRUE(compared.contains(family)) << family;
 }
 

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/nn/state.h"
 
 namespace trireme::nn {
@@ -42,6 +43,18 @@ TEST(ToTensors, LengthsAreThoseOfDecoderAndEncoder) {
   empty.fields.push_back(ids("input_ids", {0, 9}, {}));
   EXPECT_EQ(to_tensors(empty).seq, 9);
   EXPECT_EQ(to_tensors(empty).rows, 0);
+}
+
+TEST(ToTensors, WhatWasNotReadHasAShapeAndIsNotThere) {
+  data::Batch batch;
+  batch.fields.push_back({.name = "input_ids", .shape = {2, 3}, .read = false});
+  batch.fields.push_back(ids("labels", {2}, {1, 0}));
+  batch.samples = {0, 1};
+  const Batch tensors = to_tensors(batch);
+  EXPECT_EQ(tensors.seq, 3);
+  EXPECT_FALSE(tensors.tensors.has("input_ids"));
+  EXPECT_THROW(tensors.tensors.at("input_ids"), base::InternalError);
+  EXPECT_TRUE(tensors.tensors.has("labels"));
 }
 
 }  // namespace

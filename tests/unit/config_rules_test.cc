@@ -195,7 +195,11 @@ TEST(Consistency, ContradictingKeysAreRefused) {
   EXPECT_THAT(refusal("train: {scheduler: {name: wsd, decay_ratio: 1.5}}"),
               HasSubstr("decay_ratio"));
   EXPECT_THAT(refusal("train: {checkpointer: {keep_best: eval_loss}}"), HasSubstr("evaluates nothing"));
-  EXPECT_THAT(refusal("train: {checkpointer: {keep_best: bleu}}"), HasSubstr("eval_loss"));
+  const std::string valid = "data: {valid: [{path: v}]}\n";
+  EXPECT_THAT(refusal(valid + "train: {checkpointer: {keep_best: bleu}}"), HasSubstr("give one of eval_loss"));
+  EXPECT_THAT(refusal(valid + "train: {evaluation: {metrics: [f1]}, checkpointer: {keep_best: f1}}"),
+              HasSubstr("eval_loss, eval_f1"));
+  EXPECT_THAT(refusal("train: {evaluation: {ema: true}}"), HasSubstr("optim.ema.decay"));
   EXPECT_THAT(refusal("optim: {name: adagrad}"), HasSubstr("adafactor"));
   EXPECT_THAT(refusal("optim: {clip_grad_value: 0}"), HasSubstr("null switches clipping off"));
   EXPECT_THAT(refusal("optim: {groups: [{freeze: true}]}"), HasSubstr("without a pattern"));

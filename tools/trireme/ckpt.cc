@@ -31,6 +31,7 @@ struct Flags {
   int tensor_parallel = 1, pipeline_parallel = 1;
   bool optimizer = false, average = false, json = false;
   std::optional<uint64_t> max_shard_size;
+  std::optional<int64_t> vocab_size;
 };
 
 void print(const Json& json) {
@@ -107,7 +108,7 @@ int64_t write_merged(const Checkpoint& source, const std::string& folder, const 
 /// Returns the number of tensors.
 int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
   if (flags.a.ends_with(".gguf")) {
-    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes)
+    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes || options.vocab_size)
       throw base::ConfigError(flags.a + ": a GGUF file is converted with --to hf and --dtype; what that makes converts further");
     return checkpoint::convert_gguf(flags.a, flags.b, options);
   }
@@ -146,6 +147,14 @@ void convert(const Flags& flags) {
       throw base::ConfigError("--max-shard-size goes with --to hf and --to bin; the files of " +
                               flags.to + " follow from its ranks");
     options.max_shard_bytes = static_cast<int64_t>(*flags.max_shard_size);
+  }
+  if (flags.to != "split" && flags.to != "oslo" && (flags.tensor_parallel > 1 || flags.pipeline_parallel > 1))
+    throw base::ConfigError(fmt::format("--tensor-parallel and --pipeline-parallel go with --to split and --to oslo; --to {} writes whole tensors", flags.to));
+  if (flags.vocab_size) {
+    if (flags.to != "hf" && flags.to != "bin")
+      throw base::ConfigError("--vocab-size goes with --to hf and --to bin; what that makes converts further");
+    if (*flags.vocab_size < 1) throw base::ConfigError(fmt::format("--vocab-size {}: expected at least 1", *flags.vocab_size));
+    options.vocab_size = flags.vocab_size;
   }
   if (!flags.dtype.empty()) {
     options.dtype = base::dtype_of(flags.dtype);
@@ -241,6 +250,7 @@ void add_ckpt(CLI::App& program) {
                     "several files of at most so much, for example 5GB, with an index")
         ->transform(CLI::AsSizeValue(true));
     one->add_option("--adapter", flags->adapter, "folder of a LoRA or DoRA adapter of PEFT, merged into the weights");
+    one->add_option("--vocab-size", flags->vocab_size, "resize the vocabulary; new tokens begin as the mean of the others");
     if (merge) continue;
     one->add_option("--to", flags->to,
                     "layout of the destination: hf (model.safetensors), bin (pytorch_model.bin), "

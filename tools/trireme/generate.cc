@@ -16,7 +16,7 @@ namespace trireme::tools {
 namespace {
 
 struct Flags {
-  std::string model, tokenizer, dtype = "fp32";
+  std::string model, tokenizer, dtype = "fp32", device = "cpu";
   std::vector<std::string> prompts;
   std::string prompt_file;
   int64_t max_new_tokens = 32;
@@ -97,7 +97,7 @@ void run(const Flags& flags) {
   }
   std::vector<generate::Continuation> continuations;
   layout::Mesh mesh({.pp = flags.pipeline_parallel, .dp = 1, .tp = flags.tensor_parallel});
-  run_threads(mesh.size(), [&](dist::World& world) {
+  run_threads(mesh.size(), flags.device, [&](dist::World& world) {
     // Each rank opens the files itself: a reader keeps what it has checked.
     checkpoint::Checkpoint own(checkpoint.path());
     auto model = train::assemble(own.model_config(),
@@ -141,7 +141,12 @@ void add_generate(CLI::App& program) {
   command->add_option("--no-repeat-ngram-size", flags->sampling.no_repeat_ngram_size, "never repeat an n-gram; 0: off")
       ->capture_default_str();
   command->add_option("--seed", flags->sampling.seed, "of the draws")->capture_default_str();
-  command->add_option("--dtype", flags->dtype, "type of weights and arithmetic: fp32 or fp64")->capture_default_str();
+  command->add_option("--dtype", flags->dtype, "type of weights and arithmetic")
+      ->check(CLI::IsMember({"fp32", "fp64", "bf16", "fp16"}))
+      ->capture_default_str();
+  command->add_option("--device", flags->device, "where tensors live; cuda gives each rank a GPU of its own")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   command->add_option("--tensor-parallel", flags->tensor_parallel, "ranks that share each layer")->capture_default_str();
   command->add_option("--pipeline-parallel", flags->pipeline_parallel, "stages")->capture_default_str();
   command->add_flag("--json", flags->json, "a JSON line a prompt");

@@ -8,6 +8,7 @@
 #include "trireme/base/threads.h"
 #include "trireme/comm/launch.h"
 #include "trireme/comm/launched.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/rendezvous.h"
 #include "trireme/kernels/allocator.h"
 
@@ -40,7 +41,9 @@ int job_size(int ranks) {
   return launched.size;
 }
 
-int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body) {
+int run_processes(int ranks, double timeout_seconds, const std::string& device,
+                  const std::function<void(dist::World&)>& body) {
+  dist::check_device(device);
   const comm::LaunchedRank launched = comm::launched_rank();
   int size = job_size(ranks);
   if (launched.source.empty() && size > 1) return comm::launch_local({.nproc = size, .prefix = false}, own_command());
@@ -48,8 +51,7 @@ int run_processes(int ranks, double timeout_seconds, const std::function<void(di
   dist::set_rank_threads(std::max(1, base::available_cores() / here));
   kernels::tag_memory(launched.rank);
   auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1000));
-  dist::World world =
-      launched.size > 1 ? dist::World(dist::rendezvous_from_env(timeout)) : dist::World::single();
+  dist::World world = dist::World::on_device(launched.size > 1 ? dist::rendezvous_from_env(timeout) : nullptr, device, timeout);
   try {
     body(world);
   } catch (const std::exception& e) {
@@ -59,8 +61,8 @@ int run_processes(int ranks, double timeout_seconds, const std::function<void(di
   return 0;
 }
 
-void run_threads(int ranks, const std::function<void(dist::World&)>& body) {
-  dist::run_ranks(ranks, body, std::max(1, base::available_cores() / ranks));
+void run_threads(int ranks, const std::string& device, const std::function<void(dist::World&)>& body) {
+  dist::run_ranks(ranks, body, std::max(1, base::available_cores() / ranks), std::chrono::seconds(60), device);
 }
 
 }  // namespace trireme::tools

@@ -15,9 +15,10 @@ int job_size(int ranks);
 
 /// Runs `body` on this process's rank. With `ranks` > 1 and no launcher, starts this program again as `ranks` local
 /// processes and returns when they have ended. Returns the exit code.
-int run_processes(int ranks, double timeout_seconds, const std::function<void(dist::World&)>& body);
+int run_processes(int ranks, double timeout_seconds, const std::string& device,
+                  const std::function<void(dist::World&)>& body);
 
 /// Runs `body` as `ranks` threads of this process.
-void run_threads(int ranks, const std::function<void(dist::World&)>& body);
+void run_threads(int ranks, const std::string& device, const std::function<void(dist::World&)>& body);
 
 }  // namespace trireme::tools

@@ -8,6 +8,7 @@
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/base/wording.h"
+#include "trireme/checkpoint/folder.h"
 #include "trireme/comm/launch.h"
 #include "trireme/comm/launched.h"
 #include "trireme/config/load.h"
@@ -74,7 +75,7 @@ int train_main(const TrainFlags& flags) {
     std::printf("stopped before the first step\n");
     return 0;
   }
-  return run_processes(flags.ranks, run.config.train.dist.timeout_s, [&](dist::World& world) {
+  const int code = run_processes(flags.ranks, run.config.train.dist.timeout_s, run.config.train.device, [&](dist::World& world) {
     bool first = world.rank() == 0;
     base::Logger log(world.size() > 1 && !comm::launcher_prefixes() ? fmt::format("rank {}", world.rank()) : "",
                      first ? base::LogLevel::info : base::LogLevel::warning);
@@ -98,13 +99,18 @@ int train_main(const TrainFlags& flags) {
       std::printf("finished %s; checkpoint %s\n", steps.c_str(), summary.checkpoint.c_str());
     }
   });
+  if (code != 0 && flags.ranks > 1 && !stop_requested)
+    if (const auto latest = checkpoint::find_latest(run.config.train.output_dir + "/checkpoints"))
+      fmt::print(stderr, "{} is whole; resume with: {} --resume\n", *latest,
+                 flags.config.command("train", flags.ranks));
+  return code;
 }
 
 struct EvalFlags {
   ConfigOptions config;
   std::string checkpoint;
   int ranks = 0;
-  bool json = false;
+  bool json = false, average = false;
 };
 
 int eval_main(const EvalFlags& flags) {
@@ -119,9 +125,10 @@ int eval_main(const EvalFlags& flags) {
   train::describe(tree, placement, config.data.seq_length);
   int64_t vocab_size = models::make_model(tree, placement.mesh.size(layout::Axis::tp)).vocab_size;
   auto dataset = train::open_data(config, config.data.valid, false, vocab_size);
-  return run_processes(flags.ranks, config.train.dist.timeout_s, [&](dist::World& world) {
+  return run_processes(flags.ranks, config.train.dist.timeout_s, config.train.device, [&](dist::World& world) {
     auto assembly = train::assemble(tree, placement, config.data.seq_length, world);
     train::make_parameters(*assembly, false, &checkpoint, config.train.zero_optimization.effective_stage());
+    if (flags.average) train::load_averages(*assembly, checkpoint);
     train::Evaluation found = train::Evaluator(*assembly, dataset, plan, config.train.evaluation.eval_samples,
                                               config.train.evaluation.metrics).run();
     if (world.rank() != 0) return;
@@ -130,8 +137,9 @@ int eval_main(const EvalFlags& flags) {
       for (const auto& [name, value] : found.values) out[name] = value;
       std::printf("%s\n", out.dump().c_str());
     } else {
-      std::printf("checkpoint  %s\nloss        %.6f\nperplexity  %.4f\ntokens      %ld\n", checkpoint.path().c_str(),
-                  found.loss, found.perplexity(), static_cast<long>(found.tokens));
+      std::printf("checkpoint  %s\nloss        %.6f\n", checkpoint.path().c_str(), found.loss);
+      if (found.of_tokens) std::printf("perplexity  %.4f\n", found.perplexity());
+      std::printf("%-11s %ld\n", found.of_tokens ? "tokens" : "labels", static_cast<long>(found.tokens));
       for (const auto& [name, value] : found.values) std::printf("%-11s %.6f\n", name.c_str(), value);
     }
   });
@@ -161,6 +169,7 @@ void add_eval(CLI::App& program) {
   CLI::App* command = program.add_subcommand("eval", "loss and perplexity of a checkpoint on the validation data");
   flags->config.add_to(*command);
   command->add_option("--checkpoint", flags->checkpoint, "checkpoint or Hugging Face folder (default: the run's latest)");
+  command->add_flag("--ema", flags->average, "the weights' moving averages (optim.ema) in place of the weights");
   command->add_option("--ranks", flags->ranks, "start N local processes (default: the launcher's, or one)")
       ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--json", flags->json, "one JSON document");

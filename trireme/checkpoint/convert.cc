@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
 #include "trireme/checkpoint/folder.h"
+#include "trireme/checkpoint/hf.h"
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/dist/redistribute.h"
@@ -50,6 +51,24 @@ base::DType stored_dtype(const Checkpoint& source, const std::string& name,
   return convert ? *options.dtype : tensor.dtype;
 }
 
+layout::Shape shape_of(const Checkpoint& source, const std::string& name, layout::Shape shape,
+                       const ConvertOptions& options) {
+  if (!options.vocab_size) return shape;
+  const std::vector<std::string> tables = vocabulary_tensors(source.model_config());
+  if (std::ranges::find(tables, name) != tables.end()) shape[0] = *options.vocab_size;
+  return shape;
+}
+
+/// The first rows, then their mean.
+at::Tensor with_rows(const at::Tensor& tensor, int64_t rows) {
+  const int64_t kept = std::min(rows, tensor.size(0));
+  at::Tensor out = tensor.narrow(0, 0, kept);
+  if (rows == kept) return out.contiguous();
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  shape[0] = rows - kept;
+  return at::cat({out, tensor.mean(0, true, at::kDouble).to(tensor.scalar_type()).expand(shape)});
+}
+
 /// Entries of the tensors of one kind, in the order in which files hold them.
 std::vector<TensorEntry> entries_of(const Checkpoint& source, bool optimizer,
                                     const ConvertOptions& options) {
@@ -57,7 +76,7 @@ std::vector<TensorEntry> entries_of(const Checkpoint& source, bool optimizer,
   for (const auto& [name, tensor] : source.tensors()) {
     if (options.change && nn::is_low_rank(name)) continue;  // merged
     if (tensor.optimizer == optimizer && !(optimizer && options.average))
-      entries.push_back({name, stored_dtype(source, name, options), tensor.shape});
+      entries.push_back({name, stored_dtype(source, name, options), shape_of(source, name, tensor.shape, options)});
   }
   std::sort(entries.begin(), entries.end(), formats::written_before);
   return entries;
@@ -152,6 +171,7 @@ int64_t write_whole(const Checkpoint& source, const std::string& folder, bool op
     for (const TensorEntry& entry : shards[i]) {
       at::Tensor tensor = source.read_whole(source_of(source, entry.name, options));
       if (options.change && !optimizer) tensor = options.change(entry.name, tensor);
+      if (!entry.shape.empty() && tensor.size(0) != entry.shape[0]) tensor = with_rows(tensor, entry.shape[0]);
       tensor = tensor.to(dist::scalar_type(entry.dtype));
       std::span<const std::byte> bytes = bytes_of(tensor);
       pickled ? zip->write(entry.name, bytes) : writer->write(entry.name, bytes);
@@ -174,8 +194,8 @@ int64_t write_whole(const Checkpoint& source, const std::string& folder, bool op
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options) {
   check_average(source, options);
-  if (options.change && options.optimizer)
-    throw base::ConfigError("the optimizer's tensors belong to the weights as they are; merge the adapter without them");
+  if ((options.change || options.vocab_size) && options.optimizer)
+    throw base::ConfigError("the optimizer's tensors belong to the weights as they are; change these without them");
   bool with_optimizer = options.optimizer && source.manifest() && source.has_optimizer();
   if (with_optimizer && options.pickled)
     throw base::ConfigError(
@@ -186,6 +206,7 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
     manifest.merged = true;
     set_dtype(manifest.model_config, source, options);
     if (options.change) manifest.model_config.erase("adapter");
+    if (options.vocab_size) manifest.model_config["vocab_size"] = *options.vocab_size;
     for (bool optimizer : {false, true}) {
       if (!optimizer || with_optimizer)
         count += write_whole(source, folder, optimizer, options, manifest);

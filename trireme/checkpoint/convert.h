@@ -19,6 +19,9 @@ struct ConvertOptions {
   // convert_to_hf only:
   // What a parameter becomes, of its shape and type: an adapter is merged. Without the optimizer.
   std::function<at::Tensor(const std::string& name, const at::Tensor& tensor)> change = {};
+  // Rows of the tables of tokens (and the head's): the first ones of those there are; further ones begin as their mean,
+  // as transformers' resize_token_embeddings has it but for a deviation of 3e-5 of theirs. Without the optimizer.
+  std::optional<int64_t> vocab_size = {};
   std::function<void()> check = {};  // throws where what was written must not appear
   bool optimizer = false;                  // with the optimizer's tensors
   bool pickled = false;                    // pytorch_model.bin in place of model.safetensors

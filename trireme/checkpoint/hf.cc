@@ -24,7 +24,8 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer.model",
                                            "chat_template.jinja",
                                            "encoder.json",
-                                           "vocab.bpe"};
+                                           "vocab.bpe",
+                                           "generation_config.json"};
 
 /// What a family's files say otherwise than its model.
 struct FamilyFiles {
@@ -154,6 +155,17 @@ std::string tied_to(const base::Json& config, const std::string& name) {
     if (name == repeated && (inner || tied_value.get<bool>())) return original;
   }
   return "";
+}
+
+std::vector<std::string> vocabulary_tensors(const base::Json& config) {
+  const FamilyFiles* files = files_of(config);
+  if (!files || files->ties.empty()) {
+    throw base::ConfigError(fmt::format("config.json: which tensors of a {} have a row for each token is not known",
+                                        config.value("model_type", base::Json("model")).dump()));
+  }
+  std::vector<std::string> names{files->head.substr(0, files->head.find('.')) + ".bias"};
+  for (const auto& [repeated, original] : files->ties) names.insert(names.end(), {repeated, original});
+  return names;
 }
 
 void copy_tokenizer(const std::string& from, const std::string& folder) {

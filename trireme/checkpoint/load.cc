@@ -293,7 +293,8 @@ void Checkpoint::read(const nn::TensorPart& part) const {
   bool direct = wanted == tensor.dtype && part.data.is_cpu();
   at::Tensor target =
       direct ? part.data
-             : at::empty({part.flat.size()}, at::dtype(dist::scalar_type(tensor.dtype)));
+             : at::empty({part.flat.size()}, at::TensorOptions(dist::scalar_type(tensor.dtype))
+                                                 .pinned_memory(part.data.is_cuda()));
   std::byte* out = static_cast<std::byte*>(target.data_ptr());
   int64_t size = base::size_of(tensor.dtype), filled = 0;
   for (const StoredPart& stored : tensor.parts) {

@@ -19,6 +19,7 @@
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
 #include "trireme/checkpoint/together.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/formats/safetensors.h"
 #include "trireme/kernels/allocator.h"
@@ -83,7 +84,7 @@ std::map<std::string, uint64_t> write_parts(const std::string& path,
   formats::SafetensorsWriter writer(path, entries, {{"format", "pt"}});
   std::map<std::string, uint64_t> checksums;
   for (const formats::TensorEntry& entry : writer.order()) {
-    at::Tensor data = by_name[entry.name]->data.to(at::kCPU);
+    at::Tensor data = dist::to_host(by_name[entry.name]->data);
     std::span<const std::byte> bytes(static_cast<const std::byte*>(data.data_ptr()), data.nbytes());
     base::Hasher hasher;
     for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
@@ -127,15 +128,21 @@ struct Saver::Job {
     });
   }
 
-  /// This rank's files; the text is their checksums.
+  /// This rank's files; the text is their checksums. Both at once, so that the disk has work while checksums are made.
   std::string write_files() {
+    std::future<std::map<std::string, uint64_t>> writing[2];
+    for (bool optimizer : {false, true}) {
+      if (share[optimizer].empty()) continue;
+      writing[optimizer] = std::async(std::launch::async, [this, optimizer] {
+        kernels::tag_memory(world_rank);
+        return write_parts(parts_folder + "/" + rank_file(optimizer, rank), share[optimizer], cancelled);
+      });
+    }
     Json checksums = Json::object();
     for (bool optimizer : {false, true}) {
-      const std::string file = rank_file(optimizer, rank);
-      if (share[optimizer].empty()) continue;
-      for (const auto& [tensor, hash] :
-           write_parts(parts_folder + "/" + file, share[optimizer], cancelled))
-        checksums[file][tensor] = base::hash_to_text(hash);
+      if (!writing[optimizer].valid()) continue;
+      for (const auto& [tensor, hash] : writing[optimizer].get())
+        checksums[rank_file(optimizer, rank)][tensor] = base::hash_to_text(hash);
     }
     return checksums.dump();
   }
@@ -250,11 +257,15 @@ void Saver::start(const SaveRequest& request) {
 void Saver::copy_state() {
   auto padded = [](int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
   int64_t total = 0;
+  bool on_gpu = false;
   for (const auto& share : job_->share) {
-    for (const TensorPart& part : share) total += padded(static_cast<int64_t>(part.data.nbytes()));
+    for (const TensorPart& part : share) {
+      total += padded(static_cast<int64_t>(part.data.nbytes()));
+      on_gpu |= part.data.is_cuda();
+    }
   }
   if (!memory_.defined() || memory_.numel() < total)
-    memory_ = at::empty({total}, at::TensorOptions(at::kByte));
+    memory_ = at::empty({total}, at::TensorOptions(at::kByte).pinned_memory(on_gpu));
   struct Chunk {
     void* to;
     const void* from;

@@ -9,6 +9,7 @@
 #include "trireme/base/hash.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/checkpoint/together.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/formats/safetensors.h"
 
@@ -33,7 +34,7 @@ Owned owned(const std::vector<TensorPart>& parts, bool optimizer, int rank) {
                 "{}: its data is not the contiguous {} elements of the part", part.name,
                 part.flat.size());
     out.parts.push_back(part);
-    out.parts.back().data = part.data.to(at::kCPU);
+    out.parts.back().data = dist::to_host(part.data);
     out.described.push_back({rank, part.name, part.global_shape, part.slice, part.flat,
                              dist::dtype_of(part.data), optimizer});
   }

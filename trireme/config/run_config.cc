@@ -108,6 +108,18 @@ void check_consistent(const RunConfig& config) {
                     "train.evaluation and name a dataset in data.valid",
                     *train.checkpointer.keep_best));
   }
+  if (train.checkpointer.keep_best) {
+    std::vector<std::string> measured{"eval_loss"};
+    for (const std::string& name : train.evaluation.metrics) measured.push_back("eval_" + name);
+    if (std::ranges::find(measured, *train.checkpointer.keep_best) == measured.end())
+      throw ConfigError(fmt::format(
+          "train.checkpointer.keep_best: {} is not measured; give one of {}, or add its metric to "
+          "train.evaluation.metrics",
+          *train.checkpointer.keep_best, fmt::join(measured, ", ")));
+  }
+  if (train.evaluation.ema && !config.optim.ema.decay)
+    throw ConfigError(
+        "train.evaluation.ema: the run keeps no moving averages of the weights; set optim.ema.decay");
   if (config.optim.betas.size() != 2 || config.optim.betas[0] >= 1 || config.optim.betas[1] >= 1) {
     throw ConfigError(
         fmt::format("optim.betas: expected two numbers of at least 0 and below 1, given [{}]",

@@ -221,9 +221,9 @@ struct Checkpointer {
       Field{"steps between checkpoints; the last step always writes one", 1});
     v("max_to_keep", self.max_to_keep, Field{"newest checkpoints that stay; null: all", 1});
     v("keep_best", self.keep_best,
-      Field{.help = "save after an evaluation where this is the lowest so far and keep that "
-                    "checkpoint, whatever max_to_keep; checkpoints/best names it",
-            .choices = {"eval_loss"}});
+      Field{"save after an evaluation where this is the best so far and keep that checkpoint, "
+            "whatever max_to_keep; checkpoints/best names it: eval_loss, or eval_NAME of a NAME "
+            "among train.evaluation.metrics"});
     v("format", self.format,
       Field{.help = "split: each rank writes its slices; merged: one Hugging Face folder",
             .choices = {"split", "merged"}});
@@ -239,6 +239,7 @@ struct Evaluation {
   int64_t eval_period = 1000;
   std::optional<int64_t> eval_iter = {}, eval_samples = {};
   std::vector<std::string> metrics = {};
+  bool ema = false;
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -252,6 +253,7 @@ struct Evaluation {
     v("eval_samples", self.eval_samples,
       Field{"the same in samples, in place of eval_iter; both null: all of data.valid", 1});
     v("metrics", self.metrics, Field{"what to measure beside the loss: `accuracy`, a plugin's"});
+    v("ema", self.ema, Field{"evaluate the weights' moving averages (optim.ema) in their place"});
   }
   bool operator==(const Evaluation&) const = default;
 };
@@ -388,7 +390,7 @@ struct Train {
   Scheduler scheduler = {};
   std::vector<std::string> hooks = {};
   int64_t log_period = 20;
-  std::string dtype = "fp32", fuse = "auto";
+  std::string dtype = "fp32", fuse = "auto", device = "cpu";
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -431,6 +433,9 @@ struct Train {
       Field{.help = "fused kernels where they help (attention, norms, rotary positions, the head with "
                     "its cross entropy), or the plain operations that they stand for",
             .choices = {"auto", "off"}});
+    v("device", self.device,
+      Field{.help = "where tensors live; cuda gives each rank a GPU of its own (docs/clusters.md)",
+            .choices = {"cpu", "cuda"}});
   }
   /// The type of weights and activations.
   const std::string& working_dtype() const { return amp.enabled ? amp.dtype : dtype; }

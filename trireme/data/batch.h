@@ -34,6 +34,7 @@ struct Field {
   std::vector<int64_t> values = {};  // where the dtype is i64
   std::vector<float> reals = {};     // where it is f32
   base::DType dtype = base::DType::i64;
+  bool read = true;  // false: this rank does not need it, and it has a shape alone
 };
 
 /// `samples[i]` is the index of row i in the global batch: the coordinate from which dropout draws.

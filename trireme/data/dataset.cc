@@ -16,23 +16,33 @@ std::vector<FieldSpec> causal_fields(int64_t seq_length) {
 }
 
 Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
-                 std::vector<int64_t> places, int workers) {
+                 std::vector<int64_t> places, int workers, const std::set<std::string>& skip) {
   const auto rows = std::ssize(indices);
   const std::vector<FieldSpec> specs = dataset.fields();
   Batch batch{{}, std::move(places)};
   for (const FieldSpec& spec : specs) {
     Field& field =
-        batch.fields.emplace_back(Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype});
+        batch.fields.emplace_back(Field{.name = spec.name, .shape = {rows}, .dtype = spec.dtype, .read = !skip.contains(spec.name)});
     field.shape.insert(field.shape.end(), spec.shape.begin(), spec.shape.end());
+    if (!field.read) continue;
     const auto numbers = static_cast<size_t>(rows * spec.size());
     spec.dtype == base::DType::f32 ? field.reals.resize(numbers) : field.values.resize(numbers);
   }
   base::parallel_for(rows, workers, [&](int64_t i) {
     std::vector<Slot> row(specs.size());
+    std::vector<std::vector<float>> reals;  // thrown away, as are the ids
+    std::vector<std::vector<int64_t>> ids;
     for (size_t f = 0; f < specs.size(); ++f) {
       const int64_t at = i * specs[f].size();
       Field& field = batch.fields[f];
-      row[f] = field.dtype == base::DType::f32 ? Slot{.reals = field.reals.data() + at}
+      const bool real = field.dtype == base::DType::f32;
+      const auto size = static_cast<size_t>(specs[f].size());
+      if (!field.read) {
+        row[f] = real ? Slot{.reals = reals.emplace_back(size).data(), .wanted = false}
+                      : Slot{.ids = ids.emplace_back(size).data(), .wanted = false};
+        continue;
+      }
+      row[f] = real ? Slot{.reals = field.reals.data() + at}
                                                : Slot{.ids = field.values.data() + at};
     }
     dataset.read(indices[i], row);

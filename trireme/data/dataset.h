@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,10 +25,11 @@
 namespace trireme::data {
 
 /// Where one field of a sample goes: `ids` or `reals`, by the field's dtype; FieldSpec::size()
-/// numbers, zero before.
+/// numbers, zero before. Where it is not `wanted` what is written is thrown away, and need not be.
 struct Slot {
   int64_t* ids = nullptr;
   float* reals = nullptr;
+  bool wanted = true;
 };
 using Row = std::span<const Slot>;
 
@@ -47,8 +49,10 @@ class Dataset {
 };
 
 /// Samples `indices` as a batch whose `samples` are `places`, one each; made on `workers` threads.
+/// Fields of the names `skip` are not read.
 Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
-                 std::vector<int64_t> places, int workers = 1);
+                 std::vector<int64_t> places, int workers = 1,
+                 const std::set<std::string>& skip = {});
 
 /// The fields of causal language models: `input_ids` and `labels`, seq_length ids each.
 std::vector<FieldSpec> causal_fields(int64_t seq_length);

@@ -141,10 +141,12 @@ class ImageExamples : public Examples {
   }
 
   void read(int64_t example, Draws& draws, Row row) const override {
-    const int64_t pixels = options_.channels * height_ * width_;
-    for (int64_t view = 0; view < options_.views; ++view)
-      write(prepared(example, draws), row[0].reals + view * pixels);
     const int64_t label = files_->label(example);
+    const int64_t pixels = options_.channels * height_ * width_;
+    // A mixed label follows from draws that come after the picture's.
+    if (row[0].wanted || mixes())
+      for (int64_t view = 0; view < options_.views; ++view)
+        write(prepared(example, draws), row[0].reals + view * pixels);
     if (!mixes()) {
       *row[1].ids = label;
       return;

@@ -85,7 +85,7 @@ struct Loader::Impl {
                              ? rows
                              : std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
     for (int64_t i = real; i < rows; ++i) indices[i] %= std::max(options.end_sample, int64_t{1});
-    Batch batch = data::read_batch(*dataset, indices, std::move(places), options.workers);
+    Batch batch = data::read_batch(*dataset, indices, std::move(places), options.workers, options.skip);
     for (Field& field : batch.fields) {
       if (field.name != "labels" || real == rows) continue;
       const auto width = std::ssize(field.values) / rows;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "trireme/data/dataset.h"
@@ -23,6 +25,7 @@ struct LoaderOptions {
   int64_t end_sample = -1;   // one past the last; -1: endless
   LastBatch last = LastBatch::shorter;
   int prefetch = 2;  // steps read ahead
+  std::set<std::string> skip = {};  // names of fields that this rank does not need
   int workers = 1;   // threads that make samples; the batches are the same with any number
   /// Samples of the step that begins after so many consumed ones, at most what the micro-batches
   /// hold; none given: as many as they hold.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 
 namespace trireme::generate {
@@ -80,14 +81,16 @@ struct Growing {
   at::Tensor source = {};  // [rows, seq] of an encoder-decoder
 };
 
-// One pass of `ids` [rows, seq] through all stages; the logits of the last position on every rank
-// of the last stage. The encoder runs with the first one.
-at::Tensor forward(const Runner& runner, const at::Tensor& ids, Growing& growing) {
+// One pass of `given` ids [rows, seq] through all stages; the logits of the last position, on the host
+// of every rank of the last stage. The encoder runs with the first one.
+at::Tensor forward(const Runner& runner, const at::Tensor& given, Growing& growing) {
   nn::KvCache& cache = growing.cache;
   nn::Model& model = runner.model;
   const dist::DeviceMesh& mesh = runner.mesh;
+  const at::Tensor ids = dist::to_device(given, mesh.device);
   nn::Batch batch;
   if (growing.source.defined()) {
+    growing.source = dist::to_device(growing.source, mesh.device);
     batch.tensors.set("input_ids", growing.source);
     batch.tensors.set("decoder_input_ids", ids);
     batch.source_seq = cache.seen == 0 ? growing.source.size(1) : 0;
@@ -99,25 +102,26 @@ at::Tensor forward(const Runner& runner, const at::Tensor& ids, Growing& growing
   batch.position = cache.seen;
   nn::Context context{
       .batch = batch, .mode = nn::Mode::eval, .anchor = at::zeros({}), .cache = &cache};
+  context.fuse = model.options.fuse && mesh.device.is_cpu();
   int stage = mesh.coord.pp, last = mesh.mesh.size(layout::Axis::pp) - 1;
   nn::State state;
   const int begin = model.layer_indices[0].front(), end = model.layer_indices[0].back();
   if (stage > 0 && !runner.over(begin - 1, context)) {
     for (const nn::TensorSpec& spec :
          model.entering(begin, batch.shape())) {
-      at::Tensor tensor = at::empty(spec.shape, dist::scalar_type(spec.dtype));
-      if (tensor.numel() > 0) mesh.pp.irecv(tensor.data_ptr(), tensor.nbytes(), stage - 1, 0).wait();
+      at::Tensor tensor = at::empty(spec.shape, at::TensorOptions(dist::scalar_type(spec.dtype)).device(mesh.device));
+      if (tensor.numel() > 0) mesh.pp.irecv(dist::pointer(tensor, mesh.pp), tensor.nbytes(), stage - 1, 0).wait();
       state.set(spec.name, tensor);
     }
   }
   state = runner.run(std::move(state), context);
   cache.seen += batch.seq;
   if (stage == last)
-    return dist::all_gather(state.at("logits").select(1, -1), mesh.tp, 1, model.def.vocab_size);
+    return dist::to_host(dist::all_gather(state.at("logits").select(1, -1), mesh.tp, 1, model.def.vocab_size));
   if (runner.over(end, context)) return {};
   for (auto& [name, tensor] : state.tensors()) {
     at::Tensor sent = tensor.contiguous();
-    if (sent.numel() > 0) mesh.pp.isend(sent.data_ptr(), sent.nbytes(), stage + 1, 0).wait();
+    if (sent.numel() > 0) mesh.pp.isend(dist::pointer(sent, mesh.pp), sent.nbytes(), stage + 1, 0).wait();
   }
   return {};
 }
@@ -197,7 +201,7 @@ Continuation search_beams(const Runner& runner, const Request& request, int64_t 
     tell(orders);
     const int64_t count = orders[0];
     if (count == 0) break;
-    at::Tensor all = at::tensor(orders, at::kLong), parents = all.narrow(0, 1, count);
+    at::Tensor all = at::tensor(orders, at::kLong), parents = dist::to_device(all.narrow(0, 1, count), mesh.device);
     for (auto* layers : {&growing.cache.layers, &growing.cache.cross})
       for (auto& [layer, kept] : *layers)
         kept = {kept.first.index_select(0, parents), kept.second.index_select(0, parents)};
@@ -221,6 +225,7 @@ std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mes
                                    const Request& request, pipeline::StepObserver* observer) {
   check(request, model.def);
   at::NoGradGuard no_grad;
+  if (!mesh.device.is_cpu()) mesh.pp.connect();
   const Runner runner{model, mesh, observer};
   std::vector<Continuation> out(request.prompts.size());
   if (request.beams.count > 1) {

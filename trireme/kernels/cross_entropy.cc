@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/expressions.h"
 #include "trireme/kernels/floating.h"
 #include "trireme/kernels/parallel.h"
 
@@ -165,6 +166,7 @@ void for_each_row(const at::Tensor& logits, const Body& body) {
 
 at::Tensor softmax_terms(const at::Tensor& logits) {
   check_logits(logits);
+  if (!logits.is_cpu()) return expressions::softmax_terms(logits);
   at::Tensor out = at::empty({logits.size(0), 2}, at::kDouble);
   double* terms = out.mutable_data_ptr<double>();
   const auto* data = static_cast<const char*>(logits.const_data_ptr());
@@ -187,6 +189,7 @@ void softmax_gradient(at::Tensor& logits, const at::Tensor& peak, const at::Tens
   base::check(target.scalar_type() == at::kLong && target.is_contiguous() &&
                   target.numel() == logits.size(0),
               "a row of logits has one target in int64");
+  if (!logits.is_cpu()) return expressions::softmax_gradient(logits, peak, sum, scale, target);
   const double *peaks = peak.const_data_ptr<double>(), *sums = sum.const_data_ptr<double>(),
                *scales = scale.const_data_ptr<double>();
   const int64_t* targets = target.const_data_ptr<int64_t>();

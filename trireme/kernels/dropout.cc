@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/expressions.h"
 #include "trireme/kernels/floating.h"
 #include "trireme/kernels/parallel.h"
 
@@ -112,6 +113,7 @@ void dropout(const at::Tensor& x, at::Tensor& out, double p, const MaskCoordinat
     added.defined() ? out.copy_(added) : out.zero_();
     return;
   }
+  if (!x.is_cpu()) return expressions::dropout(x, out, p, where);
 
   const int64_t d = x.size(-1), c = x.dim() >= 3 ? x.size(-2) : 1, b = x.dim() == 4 ? x.size(1) : 1;
   const int64_t* samples = where.samples.const_data_ptr<int64_t>();

@@ -13,7 +13,7 @@ namespace trireme::kernels {
 /// and is kept when that word >= floor(p * 2^32).
 struct MaskCoordinates {
   uint64_t key = 0;
-  at::Tensor samples;  // [rows] int64 on the CPU
+  at::Tensor samples;  // [rows] int64, where the local tensor is
   int64_t origin_b = 0, origin_c = 0, origin_d = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/expressions.h"
 #include "trireme/kernels/floating.h"
 #include "trireme/kernels/parallel.h"
 
@@ -125,6 +126,8 @@ at::Tensor run(const at::Tensor& x, const at::Tensor* gradient) {
                                     (gradient->is_contiguous() && gradient->sizes() == x.sizes() &&
                                      gradient->scalar_type() == type)),
               "gelu needs contiguous tensors of one type and shape");
+  if (!x.is_cpu())
+    return gradient == nullptr ? expressions::gelu_tanh(x) : expressions::gelu_tanh_backward(x, *gradient);
   at::Tensor out = at::empty_like(x);
   const void* values = x.const_data_ptr();
   const void* gradients = gradient != nullptr ? gradient->const_data_ptr() : nullptr;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/expressions.h"
 #include "trireme/kernels/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -245,31 +246,39 @@ HWY_EXPORT(lion_of);
 HWY_EXPORT(average_of);
 HWY_EXPORT(norm_of);
 
-void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale) {
+void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale,
+          c10::Device device) {
+  if (!device.is_cpu()) return expressions::adam(pieces, type, rule, grad_scale, device);
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(adam_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
 }
 
-void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale) {
+void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale,
+         c10::Device device) {
+  if (!device.is_cpu()) return expressions::sgd(pieces, type, rule, grad_scale, device);
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(sgd_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
 }
 
-void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale) {
+void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale,
+          c10::Device device) {
+  if (!device.is_cpu()) return expressions::lion(pieces, type, rule, grad_scale, device);
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(lion_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], rule, grad_scale); });
 }
 
-void average(std::span<const Piece> pieces, at::ScalarType type, double decay) {
+void average(std::span<const Piece> pieces, at::ScalarType type, double decay, c10::Device device) {
+  if (!device.is_cpu()) return expressions::average(pieces, type, decay, device);
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(average_of);
   for_each_block(blocks, [&](size_t i) { kernel(type, blocks[i], decay); });
 }
 
-NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind) {
+NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind, c10::Device device) {
+  if (!device.is_cpu()) return expressions::norm_term(pieces, type, kind, device);
   const auto blocks = cut(pieces, type);
   const auto kernel = HWY_DYNAMIC_DISPATCH(norm_of);
   std::vector<NormTerm> terms(blocks.size());

@@ -2,7 +2,9 @@
 // Element-wise optimizer updates and gradient norms on flat memory, vectorised with run-time
 // dispatch. One pass reads and writes each array once. What happens to an element does not depend
 // on where it lies in its piece, so a parameter that is cut into shards takes the very same bits.
+// Where `device` is not the CPU, the arrays are in its memory and expressions.h does the work.
 
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -29,7 +31,8 @@ struct Adam {
   int64_t step;
   bool decoupled = true;
 };
-void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale);
+void adam(std::span<const Piece> pieces, at::ScalarType type, const Adam& rule, double grad_scale,
+          c10::Device device = c10::kCPU);
 
 /// g += weight_decay * p; buffer = momentum * buffer + g; p -= lr * buffer, or with Nesterov's
 /// momentum p -= lr * (g + momentum * buffer). Local.
@@ -37,18 +40,21 @@ struct Sgd {
   double lr, momentum;
   bool nesterov = false;
 };
-void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale);
+void sgd(std::span<const Piece> pieces, at::ScalarType type, const Sgd& rule, double grad_scale,
+         c10::Device device = c10::kCPU);
 
 /// p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p); m = beta2 * m + (1 - beta2) * g
 /// (Chen et al., 2023). Local.
 struct Lion {
   double lr, beta1, beta2;
 };
-void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale);
+void lion(std::span<const Piece> pieces, at::ScalarType type, const Lion& rule, double grad_scale,
+          c10::Device device = c10::kCPU);
 
 /// average = decay * average + (1 - decay) * value, with `param` the average and `grad` the value.
 /// Local.
-void average(std::span<const Piece> pieces, at::ScalarType type, double decay);
+void average(std::span<const Piece> pieces, at::ScalarType type, double decay,
+             c10::Device device = c10::kCPU);
 
 /// What a norm is made of: the sum of magnitudes, the sum of squares or the largest magnitude.
 enum class Norm : uint8_t { absolute, squares, largest };
@@ -62,6 +68,7 @@ struct NormTerm {
 };
 /// Over all elements, in double and in an order that does not depend on the number of threads.
 /// Local.
-NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind);
+NormTerm norm_term(std::span<const Piece> pieces, at::ScalarType type, Norm kind,
+                   c10::Device device = c10::kCPU);
 
 }  // namespace trireme::kernels

@@ -163,7 +163,7 @@ class Meeting : public nn::Layer {
     // Old configurations name 2 as the end; there the end is the highest id.
     const at::Tensor last = end_ == 2 ? ids.argmax(1) : ids.eq(end_).to(at::kInt).argmax(1);
     at::Tensor x = whole(builder_, norm_.forward(in.at("hidden"), context), context);
-    x = x.index({at::arange(x.size(0), at::kLong), last});
+    x = x.index({at::arange(x.size(0), last.options()), last});
     const at::Tensor text = unit(text_.forward(x, context)),
                      image = unit(image_.forward(in.at("image"), context));
     return {{"logits_per_text", at::matmul(text, image.t()) * nn::use(scale_, context).exp()},
@@ -232,6 +232,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                   text = block_of(c.text, {}, true);
   add_rules(image, def.policy);
   def.policy.push_back({"text_model.embeddings.token_embedding", nn::Style::vocab});
+  def.trains_on = {{"pixel_values", 3}, {"input_ids"}};
   def.layers.push_back(patch_link(patches));
   for (int64_t i = 0; i < c.vision.num_hidden_layers; ++i)
     def.layers.push_back(block_link(image, fmt::format("vision_model.encoder.layers.{}", i)));
@@ -244,7 +245,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
       {"meeting", false, [c](Builder& b) { return std::make_unique<Meeting>(b, c); }});
   def.loss = [](const State& out, const nn::Batch& batch, const comm::Comm&) {
     const at::Tensor scores = out.at("logits_per_text").to(at::kDouble),
-                     own = at::arange(batch.rows, at::kLong);
+                     own = at::arange(batch.rows, scores.options().dtype(at::kLong));
     auto side = [&](const at::Tensor& s) {
       return at::cross_entropy_loss(s, own, {}, at::Reduction::Sum);
     };

@@ -242,6 +242,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
   const MocoConfig c = read(tree);
   nn::ModelDef def;
   def.generates = false;
+  def.trains_on = {{"pixel_values", 4}};
   def.whole_batches = true;
   def.average_keeps = [c](double over) {
     if (c.momentum_schedule == "constant") return c.momentum;

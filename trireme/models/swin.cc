@@ -211,13 +211,13 @@ class Block : public nn::Layer {
     at::Tensor table;
     if (config_.v2) {
       const at::Tensor weight = nn::use(network_[0], context),
-                       inner = at::linear(log_distances(spec_, weight.scalar_type()), weight,
+                       inner = at::linear(log_distances(spec_, weight.scalar_type()).to(weight.device()), weight,
                                           nn::use(network_[1], context));
       table = at::linear(at::relu(inner), nn::use(network_[2], context)).sigmoid() * 16;
     } else {
       table = nn::use(table_, context);
     }
-    return at::embedding(table, table_rows(spec_.window)).permute({2, 0, 1}).unsqueeze(0);
+    return at::embedding(table, table_rows(spec_.window).to(table.device())).permute({2, 0, 1}).unsqueeze(0);
   }
 
   at::Tensor attend(at::Tensor x, const Context& given) const {
@@ -230,7 +230,7 @@ class Block : public nn::Layer {
     // A window is a row of its own, also for what is drawn.
     nn::Batch batch = given.batch;
     batch.samples =
-        (batch.samples.unsqueeze(1) * spec_.windows() + at::arange(spec_.windows(), at::kLong))
+        (batch.samples.unsqueeze(1) * spec_.windows() + at::arange(spec_.windows(), batch.samples.options()))
             .flatten();
     const Context context{.batch = batch,
                           .mode = given.mode,
@@ -256,7 +256,7 @@ class Block : public nn::Layer {
     at::Tensor bias = bias_of_distance(context);
     // The second version adds it twice.
     if (spec_.shift > 0)
-      bias = (bias + shift_mask(spec_, bias.scalar_type()) * (config_.v2 ? 2 : 1))
+      bias = (bias + shift_mask(spec_, bias.scalar_type()).to(bias.device()) * (config_.v2 ? 2 : 1))
                  .unsqueeze(0)
                  .expand({rows, -1, -1, -1, -1})
                  .flatten(0, 1);

@@ -178,6 +178,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
   const MaeConfig c = read(tree);
   nn::ModelDef def;
   def.generates = false;
+  def.trains_on = {{"pixel_values", 3}};
   check_heads(c.encoder.num_attention_heads, tp, "num_attention_heads");
   check_heads(c.decoder_num_attention_heads, tp, "decoder_num_attention_heads");
   const PatchSpec seen = c.patches(true);
@@ -191,7 +192,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
   for (int64_t i = 0; i < c.decoder_num_hidden_layers; ++i)
     def.layers.push_back(block_link(decoder, fmt::format("decoder.decoder_layers.{}", i)));
   def.layers.push_back(
-      {"drawing", false, [c](Builder& b) { return std::make_unique<Drawing>(b, c); }});
+      {"drawing", false, [c](Builder& b) { return std::make_unique<Drawing>(b, c); }, false, {"pixel_values"}});
   add_loss(c, def);
   return def;
 }

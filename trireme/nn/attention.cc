@@ -14,11 +14,13 @@ namespace trireme::nn {
 namespace {
 
 /// Which keys each query sees, bool, broadcasting to [batch, heads, queries, keys]; none: all of them.
-at::Tensor visible(int64_t queries, int64_t keys, const AttentionOptions& options, const at::Tensor& keys_mask) {
+at::Tensor visible(int64_t queries, int64_t keys, const AttentionOptions& options, const at::Tensor& keys_mask,
+                   c10::Device device) {
   at::Tensor seen;
   if (options.causal && (queries > 1 || options.window > 0)) {
-    at::Tensor key = at::arange(keys, at::kLong).unsqueeze(0);
-    at::Tensor query = at::arange(keys - queries, keys, at::kLong).unsqueeze(1);
+    const auto places = at::TensorOptions(at::kLong).device(device);
+    at::Tensor key = at::arange(keys, places).unsqueeze(0);
+    at::Tensor query = at::arange(keys - queries, keys, places).unsqueeze(1);
     seen = key.le(query);
     if (options.window > 0) seen = seen.logical_and(key.gt(query - options.window));
   }
@@ -171,7 +173,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& key, const at::Tenso
     const bool causal = options.causal && queries > 1 && queries == keys && options.window == 0 &&
                         !mask.keys.defined() && !mask.bias.defined();
     at::Tensor added;
-    if (!causal) added = visible(queries, keys, options, mask.keys);
+    if (!causal) added = visible(queries, keys, options, mask.keys, q.device());
     if (mask.bias.defined()) {
       at::Tensor bias = mask.bias.to(q.scalar_type());
       added = added.defined() ? bias.masked_fill(added.logical_not(), std::numeric_limits<float>::lowest()) : bias;
@@ -180,7 +182,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& key, const at::Tenso
     if (added.defined()) given = added;
     return at::scaled_dot_product_attention(q, k, v, given, 0.0, causal, options.scale);
   }
-  scoring->seen = visible(queries, keys, options, mask.keys);
+  scoring->seen = visible(queries, keys, options, mask.keys, q.device());
   // A function takes no undefined tensor: q stands in for a bias that is not there.
   if (context.recompute_attention) return RecomputedAttention::apply(q, k, v, scoring->biased ? mask.bias : q, scoring);
   return attend(q, k, v, mask.bias, *scoring);

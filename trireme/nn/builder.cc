@@ -169,6 +169,16 @@ StateSpec Model::entering(int layer, const BatchShape& shape) const {
   return spec;
 }
 
+std::set<std::string> Model::foreign_inputs() const {
+  std::set<std::string> own, foreign;
+  for (const std::vector<int>& chunk : layer_indices)
+    for (int i : chunk) own.insert(def.layers[i].inputs.begin(), def.layers[i].inputs.end());
+  for (const LayerDef& link : def.layers)
+    for (const std::string& name : link.inputs)
+      if (!own.contains(name)) foreign.insert(name);
+  return foreign;
+}
+
 void Model::average(double over) {
   if (def.average_keeps) store.average(def.average_keeps(over));
 }

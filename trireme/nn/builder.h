@@ -2,6 +2,7 @@
 // Builder: what a layer is constructed with. It knows the scope (name prefix), the policy and this rank's place,
 // declares parameters in the ParamStore and hands out the local slices. Layers never see ranks or stages.
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,8 @@ class Builder {
   int tp_ranks() const { return mesh_->mesh.size(layout::Axis::tp); }
   int tp_rank() const { return mesh_->coord.tp; }
   const BuildOptions& options() const { return *options_; }
+  /// Where parameters and activations are.
+  c10::Device device() const { return mesh_->device; }
 
  private:
   Param* declare(layout::ParamSpec spec) const;
@@ -89,6 +92,8 @@ struct Model {
 
   /// The State that enters chain link `layer` for a micro-batch of `shape`: what travels along an edge.
   StateSpec entering(int layer, const BatchShape& shape) const;
+  /// Tensors of the batch that only links on other stages read.
+  std::set<std::string> foreign_inputs() const;
   /// Moves the moving averages, if there are any, after a step; `over` is how much of the run is (0 to 1). Local.
   void average(double over);
 };

@@ -38,6 +38,9 @@ struct LayerDef {
   bool block = false;
   std::function<std::unique_ptr<Layer>(Builder&)> make;
   bool source = false;  // looks at the encoder's input alone: once is enough in generation
+  // Tensors of the batch that this link, or the loss behind it, reads. Stages without any such link do not load them, so
+  // all that read one say so, or none does.
+  std::vector<std::string> inputs = {};
 };
 
 /// Numbers of counted items, one for each term of the loss. Most losses have one term: a plain number.
@@ -60,9 +63,16 @@ struct LossFunction {
   at::Tensor operator()(const State& out, const Batch& batch, const comm::Comm& tp) const { return of(out, batch, tp); }
 };
 
+/// A tensor that a batch must hold to train on it.
+struct BatchTensor {
+  std::string name;
+  int dims = 1;  // of one sample; -1: any number
+};
+
 struct ModelDef {
   std::vector<LayerDef> layers;
   Policy policy;
+  std::vector<BatchTensor> trains_on = {};  // empty: not known
   LossFunction loss;
   /// The number of counted items of a micro-batch, by term, from the loader's tensors alone.
   std::function<Counts(const Batch& batch)> loss_weight;

@@ -1,6 +1,7 @@
 #include "trireme/nn/loss.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -58,7 +59,8 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
     at::NoGradGuard no_grad;
     auto saved = ctx->get_saved_variables();
     at::Tensor rows = saved[0].detach();
-    at::Tensor scale = saved[4].to(at::kDouble).mul_(grads[0].item<double>());
+    at::Tensor scale = saved[4].to(at::kDouble).mul_(grads[0]);
+    at::AutoDispatchBelowADInplaceOrView unseen;  // that the logits change is no autograd's business
     kernels::softmax_gradient(rows, saved[1], saved[2], scale, saved[3]);
     return {rows.view(ctx->saved_data["shape"].toIntVector()), {}, {}, {}};
   }

@@ -81,6 +81,12 @@ at::ScalarType wide_type(base::DType dtype) {
 void initialize(const Param& param, uint64_t seed, at::Tensor values) {
   base::check(values.is_contiguous() && values.numel() == param.slice.count(),
               "{}: its initial values need {} elements", param.spec.name, param.slice.count());
+  if (!values.is_cpu()) {
+    const at::Tensor drawn = at::empty(values.sizes(), values.scalar_type());
+    initialize(param, seed, drawn);
+    values.copy_(drawn);
+    return;
+  }
   switch (values.scalar_type()) {
     case at::kDouble: return fill<double>(param, seed, values);
     case at::kFloat: return fill<float>(param, seed, values);
@@ -124,7 +130,7 @@ Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice, i
 }
 
 void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allocate, int64_t bucket_bytes,
-                             const Sharding& sharding) {
+                             const Sharding& sharding, c10::Device device) {
   sharding_ = sharding;
   // The holders of a tie use its parameters in other layers each.
   const auto together = [&](const Bucket& bucket, const Param& param) {
@@ -155,7 +161,7 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
     bytes[b] += size;
   }
   auto zeros = [&](int64_t count, at::ScalarType type) {
-    return allocate ? allocate(count, type) : at::zeros({count}, type);
+    return allocate ? allocate(count, type) : at::zeros({count}, at::TensorOptions(type).device(device));
   };
   for (Bucket& bucket : buckets_) {
     for (Param* param : bucket.params) {
@@ -164,7 +170,7 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
     }
     bucket.shard = layout::split_range(bucket.size, sharding.ranks, sharding.rank);
     const base::DType dtype = bucket.params.front()->spec.dtype;
-    bucket.set_data(at::zeros({bucket.size}, dist::scalar_type(dtype)));
+    bucket.set_data(at::zeros({bucket.size}, at::TensorOptions(dist::scalar_type(dtype)).device(device)));
     for (Param* param : bucket.params) initialize(*param, seed, param->data);
     if (sharding.parameters && !is_buffer(bucket)) {
       bucket.data_shard = zeros(bucket.shard.size(), dist::scalar_type(dtype));

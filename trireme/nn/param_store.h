@@ -74,7 +74,7 @@ class ParamStore {
   /// Allocates the buckets (of about `bucket_bytes`) and draws the initial values from (seed, name, global
   /// index), one bucket after the other. Without `gradients` (evaluation, generation) only data is made.
   void materialize(uint64_t seed, bool gradients, const Allocate& allocate = {}, int64_t bucket_bytes = 25 << 20,
-                   const Sharding& sharding = {});
+                   const Sharding& sharding = {}, c10::Device device = c10::kCPU);
 
   /// Ordered by name.
   std::vector<Param*> params() const;
@@ -105,7 +105,7 @@ class ParamStore {
 };
 
 /// Writes the initial values of a parameter's local slice into `values`, which has its elements and
-/// any floating type. They are drawn in fp32 and rounded to that type.
+/// any floating type. They are drawn in fp32 on the host, whatever the device, and rounded to that type.
 void initialize(const Param& param, uint64_t seed, at::Tensor values);
 
 }  // namespace trireme::nn

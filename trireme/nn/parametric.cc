@@ -129,7 +129,8 @@ struct Embedding : torch::autograd::Function<Embedding> {
                             const at::Tensor& /*anchor*/, Param* table, int64_t first, int64_t padding,
                             WeightQueue* queue) {
     int64_t rows = table->data.size(0);
-    at::Tensor local = ids.flatten() - first;
+    const at::Tensor given = ids.flatten().to(table->data.device());  // places are often made on the host
+    at::Tensor local = given - first;
     std::vector<int64_t> shape = ids.sizes().vec();
     shape.push_back(table->data.size(1));
     at::Tensor out, outside;
@@ -144,7 +145,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
     }
     at::Tensor silent = outside;
     if (padding >= 0) {
-      silent = ids.flatten().eq(padding);
+      silent = given.eq(padding);
       if (outside.defined()) silent.logical_or_(outside);
     }
     ctx->save_for_backward({local, silent});
@@ -168,25 +169,29 @@ struct Embedding : torch::autograd::Function<Embedding> {
   }
 };
 
+/// What ATen's norm takes beside parameters in fp32: 16-bit rows on the CPU alone.
+at::Tensor of_one_type(const at::Tensor& x) { return x.is_cpu() ? x : widened(x); }
+
 struct LayerNorm : torch::autograd::Function<LayerNorm> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/,
                             Param* weight, Param* bias, double eps, WeightQueue* queue) {
     // With parameters in fp32 the statistics of 16-bit rows are kept in fp32 as well.
     auto [y, mean, rstd] =
-        at::native_layer_norm(x, {x.size(-1)}, widened(weight->data), widened(bias->data), eps);
+        at::native_layer_norm(of_one_type(x), {x.size(-1)}, widened(weight->data), widened(bias->data), eps);
     ctx->save_for_backward({x, mean, rstd});
     ctx->saved_data["weight"] = address(weight);
     ctx->saved_data["bias"] = address(bias);
     ctx->saved_data["queue"] = address(queue);
     ctx->set_materialize_grads(false);
-    return y;
+    return y.to(x.scalar_type());
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     auto saved = ctx->get_saved_variables();
     auto* weight = pointer<Param>(ctx, "weight");
     auto* bias = pointer<Param>(ctx, "bias");
     auto* queue = pointer<WeightQueue>(ctx, "queue");
-    at::Tensor x = saved[0].detach(), gy = grads[0].detach().contiguous();
+    const at::ScalarType type = saved[0].scalar_type();
+    at::Tensor x = of_one_type(saved[0].detach()), gy = of_one_type(grads[0].detach().contiguous());
     at::Tensor mean = saved[1], rstd = saved[2];
     auto backward = [=](std::array<bool, 3> wanted) {
       return at::native_layer_norm_backward(gy, x, {x.size(-1)}, mean, rstd, widened(weight->data),
@@ -207,7 +212,7 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
       Contribution(weight).add(gw);
       Contribution(bias).add(gb);
     }
-    return {gx, {}, {}, {}, {}, {}};
+    return {gx.to(type), {}, {}, {}, {}, {}};
   }
 };
 

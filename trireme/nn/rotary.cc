@@ -130,14 +130,15 @@ at::Tensor Rotary::frequencies(int64_t length) const {
 at::Tensor Rotary::apply(const at::Tensor& x, const Context& context) const {
   const int64_t first = context.batch.position;
   const int64_t positions = x.size(-2);
-  if (table_.first != first || table_.positions != positions || table_.cos.scalar_type() != x.scalar_type()) {
+  if (table_.first != first || table_.positions != positions || table_.cos.scalar_type() != x.scalar_type() ||
+      table_.cos.device() != x.device()) {
     at::NoGradGuard no_grad;
     at::Tensor places = at::arange(first, first + positions, at::kLong).to(at::kFloat);
     at::Tensor angles = places.unsqueeze(1) * frequencies(first + positions);
     table_ = {.first = first,
               .positions = positions,
-              .cos = (angles.cos() * scale_).to(x.scalar_type()),
-              .sin = (angles.sin() * scale_).to(x.scalar_type())};
+              .cos = (angles.cos() * scale_).to(x.options()),
+              .sin = (angles.sin() * scale_).to(x.options())};
   }
   return Rotate::apply(x, table_.cos, table_.sin, options_.interleaved, context.fuse);
 }

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/dist/device.h"
 
 namespace trireme::nn {
 
@@ -52,7 +53,9 @@ uint64_t schema_hash(const StateSpec& spec) { return base::hash_text(to_string(s
 
 namespace {
 
+/// What was not read has a shape and no memory.
 at::Tensor to_tensor(const data::Field& field) {
+  if (!field.read) return at::zeros({}, at::kLong).expand(field.shape);
   return field.dtype == base::DType::f32 ? at::tensor(field.reals, at::kFloat).reshape(field.shape)
                                          : at::tensor(field.values, at::kLong).reshape(field.shape);
 }
@@ -86,7 +89,7 @@ void flatten_choices(Batch& batch) {
   batch.samples = (batch.samples.unsqueeze(1) * batch.choices + at::arange(batch.choices, at::kLong)).flatten();
 }
 
-Batch to_tensors(const data::Batch& batch) {
+Batch to_tensors(const data::Batch& batch, c10::Device device) {
   Batch out;
   for (const data::Field& field : batch.fields) out.tensors.set(field.name, to_tensor(field));
   const BatchShape shape = shape_of(out.tensors);
@@ -95,6 +98,10 @@ Batch to_tensors(const data::Batch& batch) {
   out.source_seq = shape.source_seq;
   out.samples = at::tensor(batch.samples, at::kLong);
   flatten_choices(out);
+  for (const data::Field& field : batch.fields)
+    if (!field.read) out.tensors.erase(field.name);
+  for (auto& [name, tensor] : out.tensors.tensors()) tensor = dist::to_device(tensor, device);
+  out.samples = dist::to_device(out.samples, device);
   return out;
 }
 

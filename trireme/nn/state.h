@@ -64,6 +64,7 @@ BatchShape shape_of(const State& tensors);
 /// Makes rows of what is [rows, choices, seq], as multiple choice has it, and of several views of an image, pixel_values
 /// [rows, views, channels, height, width]; each is a sample of its own.
 void flatten_choices(Batch& batch);
-Batch to_tensors(const data::Batch& batch);
+/// `device`: where they go, by way of pinned memory and without waiting.
+Batch to_tensors(const data::Batch& batch, c10::Device device = c10::kCPU);
 
 }  // namespace trireme::nn

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
+#include "trireme/dist/device.h"
 #include "trireme/optim/rules.h"
 
 namespace trireme::optim {
@@ -65,13 +67,37 @@ class Adafactor final : public Optimizer {
   void step(std::span<const Segment> segments, double lr, int64_t step,
             double grad_scale) const override {
     if (segments.empty() && whole_.size() == 0) return;
+    if (!whole_.device().is_cpu()) return step_on_host(segments, lr, step, grad_scale);
+    step_here(segments, lr, step, grad_scale);
+  }
+
+ private:
+  void step_here(std::span<const Segment> segments, double lr, int64_t step,
+                 double grad_scale) const {
     const at::ScalarType type =
         segments.empty() ? nn::wide_type(whole_.param(0)->spec.dtype) : type_of(segments);
     type == at::kDouble ? step_as<double>(segments, lr, step, grad_scale)
                         : step_as<float>(segments, lr, step, grad_scale);
   }
 
- private:
+  // The same on copies of what lies on a device; its rows and columns are walked by the host.
+  void step_on_host(std::span<const Segment> segments, double lr, int64_t step,
+                    double grad_scale) const {
+    std::map<const void*, std::pair<at::Tensor, at::Tensor>> copies;  // segments may share a state
+    const auto copy = [&](at::Tensor& tensor) {
+      auto& [from, to] = copies[tensor.const_data_ptr()];
+      if (!to.defined()) from = tensor, to = dist::to_host(tensor);
+      tensor = to;
+    };
+    std::vector<Segment> own(segments.begin(), segments.end());
+    for (Segment& segment : own) {
+      segment.grad = dist::to_host(segment.grad);
+      copy(segment.data);
+      for (at::Tensor& state : segment.state) copy(state);
+    }
+    step_here(own, lr, step, grad_scale);
+    for (auto& [address, pair] : copies) pair.first.copy_(pair.second);
+  }
   // What is known of a parameter: the squares of its elements, then sums of squared gradients by
   // row and by column.
   template <class T>

@@ -24,7 +24,7 @@ class Adam final : public Optimizer {
                    .eps = options_.eps,
                    .step = step,
                    .decoupled = decoupled_},
-                  grad_scale);
+                  grad_scale, segments.front().data.device());
   }
 
  private:

@@ -29,7 +29,7 @@ double total_norm(std::span<const Segment> counted, std::span<const Segment> cop
       std::vector<kernels::Piece> pieces;
       for (const Segment& segment : segments)
         if (segment.grad.scalar_type() == dtype) pieces.push_back(segment.piece());
-      term.add(kernels::norm_term(pieces, dtype, kind), kind);
+      if (!pieces.empty()) term.add(kernels::norm_term(pieces, dtype, kind, segments.front().grad.device()), kind);
     }
     return term;
   };

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 
 namespace trireme::optim {
@@ -84,7 +85,7 @@ void GradSync::before(int layer) {
   for (nn::Bucket* bucket : store_->buckets_of(layer))
     if (bucket->has_grad())
       bucket->set_grad(
-          dist::shared_empty(mesh_->dp, bucket->size, bucket->grad_shard.scalar_type()));
+          dist::shared_empty(mesh_->dp, bucket->size, bucket->grad_shard.scalar_type(), mesh_->device));
 }
 
 void GradSync::after(int layer) {
@@ -105,8 +106,8 @@ void GradSync::scatter(Exchange& exchange) {
   scatter.sum =
       in_place ? bucket.grad_shard : at::empty({bucket.shard.size()}, scatter.whole.options());
   exchange.scattered = true;
-  scatter.work = mesh_->dp.reduce_scatter(scatter.whole.const_data_ptr(),
-                                          scatter.sum.mutable_data_ptr(),
+  scatter.work = mesh_->dp.reduce_scatter(dist::pointer(scatter.whole, mesh_->dp),
+                                          dist::pointer(scatter.sum, mesh_->dp),
                                           layout::split_sizes(bucket.size, mesh_->dp.size()),
                                           dist::dtype_of(scatter.whole));
   bucket.set_grad({});
@@ -131,26 +132,26 @@ void GradSync::start(Exchange& exchange) {
 
 void GradSync::start_first(Exchange& exchange, at::Tensor& grad) {
   exchange.work =
-      exchange.first.all_reduce(grad.mutable_data_ptr(), grad.numel(), dist::dtype_of(grad));
+      exchange.first.all_reduce(dist::pointer(grad, exchange.first), grad.numel(), dist::dtype_of(grad));
   exchange.phase = Phase::first_sum;
 }
 
 at::Tensor GradSync::travelling(const at::Tensor& grad) const {
   if (!travel_ || mesh_->dp.size() == 1) return grad;
-  return dist::shared_empty(mesh_->dp, grad.numel(), dist::scalar_type(*travel_)).copy_(grad);
+  return dist::shared_empty(mesh_->dp, grad.numel(), dist::scalar_type(*travel_), mesh_->device).copy_(grad);
 }
 
 void GradSync::start_data(Exchange& exchange) {
   at::Tensor grad = exchange.sent = travelling(exchange.bucket->grad);
   const comm::Comm& dp = mesh_->dp;
   if (scatter_) {
-    auto* flat = static_cast<std::byte*>(grad.mutable_data_ptr());
+    auto* flat = static_cast<std::byte*>(dist::pointer(grad, dp));
     const auto counts = layout::split_sizes(grad.numel(), dp.size());
     exchange.work =
         dp.reduce_scatter(flat, flat + shard(*exchange.bucket).begin * grad.element_size(), counts,
                           dist::dtype_of(grad));
   } else {
-    exchange.work = dp.all_reduce(grad.mutable_data_ptr(), grad.numel(), dist::dtype_of(grad));
+    exchange.work = dp.all_reduce(dist::pointer(grad, dp), grad.numel(), dist::dtype_of(grad));
   }
   exchange.phase = Phase::data_sum;
 }
@@ -209,8 +210,9 @@ void GradSync::gather() {
   for (Exchange& exchange : exchanges_) {
     nn::Bucket& bucket = *exchange.bucket;
     if (sharded_)
-      bucket.set_grad(dist::shared_empty(mesh_->dp, bucket.size, bucket.grad_shard.scalar_type()));
-    auto* flat = static_cast<std::byte*>(bucket.grad.mutable_data_ptr());
+      bucket.set_grad(
+          dist::shared_empty(mesh_->dp, bucket.size, bucket.grad_shard.scalar_type(), mesh_->device));
+    auto* flat = static_cast<std::byte*>(dist::pointer(bucket.grad, mesh_->dp));
     const void* own = sharded_ ? bucket.grad_shard.const_data_ptr()
                                : flat + shard(bucket).begin * bucket.grad.element_size();
     mesh_->dp

@@ -14,7 +14,7 @@ class Lion final : public Optimizer {
             double grad_scale) const override {
     if (segments.empty()) return;
     kernels::lion(pieces_of(segments), type_of(segments),
-                  {.lr = lr, .beta1 = options_.betas[0], .beta2 = options_.betas[1]}, grad_scale);
+                  {.lr = lr, .beta1 = options_.betas[0], .beta2 = options_.betas[1]}, grad_scale, segments.front().data.device());
   }
 
  private:

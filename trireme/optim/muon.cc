@@ -68,7 +68,7 @@ class Muon final : public Optimizer {
   void step_matrix(size_t index, const std::vector<const Segment*>& segments, double lr,
                    double grad_scale) const {
     const nn::Param* param = whole_.param(index);
-    at::Tensor local = at::empty({param->slice.count()}, at::dtype(nn::wide_type(param->spec.dtype)));
+    at::Tensor local = at::empty({param->slice.count()}, at::TensorOptions(nn::wide_type(param->spec.dtype)).device(whole_.device()));
     for (const Segment* segment : segments) {
       const at::Tensor& momentum = segment->state[0];
       const at::Tensor grad = segment->grad * grad_scale;

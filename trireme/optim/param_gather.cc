@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 
 namespace trireme::optim {
@@ -41,8 +42,8 @@ void ParamGather::start(nn::Bucket& bucket) {
   if (bucket.data.defined() || flights_.contains(&bucket)) return;
   const at::Tensor& shard = bucket.data_shard;
   Flight& flight = flights_[&bucket];
-  flight.whole = at::empty({bucket.size}, at::TensorOptions(shard.scalar_type()));
-  flight.work = mesh_->dp.all_gather(shard.const_data_ptr(), flight.whole.mutable_data_ptr(),
+  flight.whole = at::empty({bucket.size}, shard.options());
+  flight.work = mesh_->dp.all_gather(dist::pointer(shard, mesh_->dp), dist::pointer(flight.whole, mesh_->dp),
                                      layout::split_sizes(bucket.size, mesh_->dp.size()),
                                      dist::dtype_of(shard));
 }

@@ -23,7 +23,7 @@ class Sgd final : public Optimizer {
             double grad_scale) const override {
     if (segments.empty()) return;
     kernels::sgd(pieces_of(segments), type_of(segments),
-                 {.lr = lr, .momentum = momentum_, .nesterov = nesterov_}, grad_scale);
+                 {.lr = lr, .momentum = momentum_, .nesterov = nesterov_}, grad_scale, segments.front().data.device());
   }
 
  private:

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/optim/groups.h"
 
@@ -65,6 +66,10 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
     base::check(param->frozen == is_frozen(param->spec, options),
                 "{} is {}frozen, unlike optim.groups", param->spec.name,
                 param->frozen ? "" : "not ");
+  if (options_.offload && !mesh.device.is_cpu())
+    throw base::ConfigError(
+        "optim.offload keeps the optimizer's state in files that the host reads, which steps on a GPU cannot; leave it "
+        "out, or set train.device to cpu");
   for (nn::Bucket& bucket : store.buckets())
     if (!bucket.params.front()->frozen) add(bucket);
   if (optimizer_->collective())
@@ -123,7 +128,7 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
 }
 
 at::Tensor ShardedOptimizer::zeros(int64_t count, at::ScalarType type) const {
-  if (!options_.offload || count == 0) return at::zeros({count}, at::TensorOptions(type));
+  if (!options_.offload || count == 0) return at::zeros({count}, at::TensorOptions(type).device(mesh_->device));
   auto file = std::make_shared<base::ScratchFile>(*options_.offload, count * at::elementSize(type));
   void* memory = file->bytes().data();
   return at::from_blob(memory, {count}, [file = std::move(file)](void*) {}, at::TensorOptions(type));
@@ -140,7 +145,7 @@ std::vector<Squares> ShardedOptimizer::squares(
     Squares& sum = sums[set_of(segment.param->spec.name)];
     const auto square = [&](const at::Tensor& values) {
       const kernels::Piece piece{.grad = values.const_data_ptr(), .count = values.numel()};
-      return kernels::norm_term({&piece, 1}, values.scalar_type(), kernels::Norm::squares).value;
+      return kernels::norm_term({&piece, 1}, values.scalar_type(), kernels::Norm::squares, mesh_->device).value;
     };
     sum.gradients += square(segment.grad);
     sum.parameters += square(segment.data);
@@ -152,8 +157,10 @@ std::vector<Squares> ShardedOptimizer::squares(
 
 StepReport ShardedOptimizer::step(double lr, const StepOptions& options) {
   StepReport report;
+  dist::synchronize(mesh_->device);
   const auto began = std::chrono::steady_clock::now();
   sync_.finish();
+  dist::synchronize(mesh_->device);
   report.wait_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const auto norm_now = [&] {
     return total_norm(counted_, copies_, options_.clip_grad_norm_type, mesh_->world) /
@@ -172,6 +179,7 @@ StepReport ShardedOptimizer::step(double lr, const StepOptions& options) {
   report.clip_factor = clip_factor(norm, options_.clip_grad_max_norm);
   ++steps_;
   update(lr, report.clip_factor / options.loss_scale);
+  dist::synchronize(mesh_->device);
   return report;
 }
 
@@ -200,17 +208,35 @@ void ShardedOptimizer::update(double lr, double grad_scale) {
     nn::Bucket& bucket = *entry.bucket;
     if (has_masters(entry)) stepped(entry).copy_(entry.values);
     if (options_.ema.decay) average(entry);
-    if (bucket.data_shard.defined()) {
-      base::check(!bucket.data.defined(), "parameters are stepped while they are gathered");
-      continue;
-    }
-    if (!sharded_) continue;
-    auto* flat = static_cast<std::byte*>(bucket.data.mutable_data_ptr());
-    gathers.push_back(mesh_->dp.all_gather(
-        flat + entry.range.begin * bucket.data.element_size(), flat,
-        layout::split_sizes(bucket.size, mesh_->dp.size()), dist::dtype_of(bucket.data)));
+    base::check(!bucket.data_shard.defined() || !bucket.data.defined(),
+                "parameters are stepped while they are gathered");
+    gathers.push_back(share(entry));
   }
   for (comm::Work& gather : gathers) gather.wait();
+}
+
+comm::Work ShardedOptimizer::share(BucketState& entry) {
+  const nn::Bucket& bucket = *entry.bucket;
+  if (!sharded_ || bucket.data_shard.defined()) return {};
+  auto* flat = static_cast<std::byte*>(dist::pointer(bucket.data, mesh_->dp));
+  return mesh_->dp.all_gather(flat + entry.range.begin * bucket.data.element_size(), flat,
+                              layout::split_sizes(bucket.size, mesh_->dp.size()),
+                              dist::dtype_of(bucket.data));
+}
+
+void ShardedOptimizer::on_averages(const std::function<void()>& work) {
+  base::check(options_.ema.decay.has_value(), "there are no averages");
+  std::vector<at::Tensor> weights;
+  for (BucketState& entry : buckets_) {
+    weights.push_back(stepped(entry).clone());
+    stepped(entry).copy_(entry.average);
+    share(entry).wait();
+  }
+  work();
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    stepped(buckets_[i]).copy_(weights[i]);
+    share(buckets_[i]).wait();
+  }
 }
 
 at::Tensor ShardedOptimizer::stepped(const BucketState& entry) {
@@ -228,7 +254,7 @@ void ShardedOptimizer::average(BucketState& entry) {
   const kernels::Piece piece{.param = entry.average.mutable_data_ptr(),
                              .grad = entry.values.const_data_ptr(),
                              .count = entry.values.numel()};
-  kernels::average({&piece, 1}, entry.values.scalar_type(), *options_.ema.decay);
+  kernels::average({&piece, 1}, entry.values.scalar_type(), *options_.ema.decay, mesh_->device);
 }
 
 nn::TensorPart ShardedOptimizer::part(const ParamState& own, std::string name,

@@ -66,6 +66,9 @@ class ShardedOptimizer {
   std::vector<nn::TensorPart> masters() const;
   /// Lets moving averages start from the parameters (masters) as they are now. Local.
   void start_averages();
+  /// Calls `work` while the parameters have the values of their averages; steps are not taken
+  /// meanwhile. Collective over data ranks.
+  void on_averages(const std::function<void()>& work);
   /// The state that this rank holds, "<parameter>.exp_avg" and so on, by name: views to save or to
   /// fill. Local.
   std::vector<nn::TensorPart> state() const;
@@ -95,6 +98,8 @@ class ShardedOptimizer {
   static at::Tensor stepped(const BucketState& entry);
   static bool has_masters(const BucketState& entry);
   void average(BucketState& entry);
+  /// Starts the exchange of what data ranks stepped of a bucket.
+  comm::Work share(BucketState& entry);
   /// What of a bucket's stepped elements is of a parameter.
   static at::Tensor of_param(const BucketState& entry, size_t index, const at::Tensor& flat);
   nn::TensorPart part(const ParamState& own, std::string name, at::Tensor data) const;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 
 namespace trireme::optim {
@@ -15,7 +16,7 @@ const std::string& name_of(const WholeTensors::Place& place) {
   return place.param->spec.name;
 }
 
-// Copies a slice's runs: from the whole tensor to the local slice, or back.
+// Copies a slice's runs: from the whole tensor to the local slice, or back. Both lie on the host.
 void copy_runs(const layout::Slice& slice, const layout::Shape& shape, const at::Tensor& whole,
                const at::Tensor& local, bool to_local) {
   auto* global_bytes = static_cast<std::byte*>(whole.mutable_data_ptr());
@@ -81,7 +82,7 @@ at::Tensor WholeTensors::gather(size_t index, at::Tensor local) const {
   if (sharded()) {
     std::vector<int64_t> counts;
     for (const layout::Range& shard : place.shards) counts.push_back(shard.size());
-    auto* bytes = static_cast<std::byte*>(local.mutable_data_ptr());
+    auto* bytes = static_cast<std::byte*>(dist::pointer(local, mesh_->dp));
     const auto own = static_cast<size_t>(mesh_->dp.rank());
     mesh_->dp.all_gather(bytes + place.shards[own].begin * size, bytes, counts, dtype).wait();
   }
@@ -95,19 +96,20 @@ at::Tensor WholeTensors::gather(size_t index, at::Tensor local) const {
     counts.push_back(slices.back().count());
   }
   at::Tensor packed = at::empty({layout::element_count(spec.shape)}, local.options());
-  mesh_->tp.all_gather(local.const_data_ptr(), packed.mutable_data_ptr(), counts, dtype).wait();
-  at::Tensor whole = at::empty(spec.shape, local.options());
+  mesh_->tp.all_gather(dist::pointer(local, mesh_->tp), dist::pointer(packed, mesh_->tp), counts, dtype).wait();
+  packed = dist::to_host(packed);
+  at::Tensor whole = at::empty(spec.shape, packed.options());
   int64_t begin = 0;
   for (size_t t = 0; t < slices.size(); begin += counts[t++])
     copy_runs(slices[t], spec.shape, whole, packed.narrow(0, begin, counts[t]), false);
-  return whole;
+  return dist::to_device(whole, local.device());
 }
 
 at::Tensor WholeTensors::local_slice(size_t index, const at::Tensor& whole) const {
   const nn::Param* param = places_[index].param;
-  at::Tensor local = at::empty({param->slice.count()}, whole.options());
-  copy_runs(param->slice, param->spec.shape, whole.contiguous(), local, true);
-  return local;
+  at::Tensor local = at::empty({param->slice.count()}, whole.scalar_type());
+  copy_runs(param->slice, param->spec.shape, dist::to_host(whole), local, true);
+  return dist::to_device(local, whole.device());
 }
 
 }  // namespace trireme::optim

@@ -37,6 +37,8 @@ class WholeTensors {
   size_t size() const { return places_.size(); }
   size_t index(const nn::Param* param) const;
   const nn::Param* param(size_t index) const { return places_[index].param; }
+  /// Where the rank's tensors are.
+  c10::Device device() const { return mesh_ != nullptr ? mesh_->device : c10::kCPU; }
 
   /// For each parameter, numbers that add up over its elements: takes those of this rank's segments
   /// (each element once), gives those of the whole parameter. Sums run in

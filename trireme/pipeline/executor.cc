@@ -50,7 +50,7 @@ schedule::Schedule prepared(const schedule::Schedule& schedule, const nn::Model&
 
 /// The sums of the loss's terms as numbers.
 std::vector<double> sums_of(const at::Tensor& loss) {
-  const at::Tensor terms = loss.detach().to(at::kDouble).contiguous();
+  const at::Tensor terms = loss.detach().to(at::kCPU, at::kDouble).contiguous();
   return {terms.const_data_ptr<double>(), terms.const_data_ptr<double>() + terms.numel()};
 }
 
@@ -82,7 +82,7 @@ Executor::Executor(const schedule::Schedule& schedule, nn::Model& model,
       trains_(!schedule_.forward_only()),
       splits_(static_cast<size_t>(schedule_.chunks) * schedule_.micro_batches, false),
       stage_(model, mesh, options, observer),
-      p2p_(model, mesh.pp, schedule_, trains_) {
+      p2p_(model, mesh.pp, schedule_, trains_, mesh.device) {
   int held = 0;
   for (int rank : schedule_.rank_of_chunk)
     local_chunk_.push_back(rank == mesh.coord.pp ? held++ : -1);
@@ -118,6 +118,7 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
       mode_(mode),
       options_(options),
       stepped_(stepped),
+      clock_(executor.mesh_.device),
       losses_(batches.size()),
       shared_losses_(batches.size(), std::vector<double>(executor.model_.def.loss_terms)),
       decisions_(batches.size(), stepped ? Decision::open : Decision::runs),
@@ -131,7 +132,7 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
   base::check(options.loss || !executor.trains_, "a schedule with backward passes needs the loss");
   // Recorded times of all ranks begin together.
   if (options.record) executor.mesh_.world.barrier();
-  start_ = std::chrono::steady_clock::now();
+  start_ = clock_.mark();
 
   if (options.outputs && executor.local_chunk_.back() >= 0) result_.outputs.resize(batches.size());
   int64_t taking_part = 0;
@@ -149,8 +150,12 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
   if (executor.trains_) executor.stage_.begin_step(taking_part);
 }
 
-double Step::now() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+void Step::read_times() {
+  for (const auto& [action, begin, end] : timed_) {
+    if (is_compute(action.op))
+      (is_backward(action.op) ? result_.backward_seconds : result_.forward_seconds) += clock_.seconds(begin, end);
+    if (options_.record) result_.executed.push_back({action, clock_.seconds(start_, begin), clock_.seconds(start_, end)});
+  }
 }
 
 bool Step::idle(const Action& action) const {
@@ -171,13 +176,10 @@ MicroBatch* Step::next() {
       return present(action.micro_batch);
     try {
       post_receives();
-      const double begin = now();
+      const dist::DeviceClock::Mark begin = clock_.mark();
       run(action);
-      const double end = now();
+      timed_.push_back({action, begin, clock_.mark()});
       result_.peak_live = std::max(result_.peak_live, executor_.stage_.live());
-      if (is_compute(action.op))
-        (is_backward(action.op) ? result_.backward_seconds : result_.forward_seconds) += end - begin;
-      if (options_.record) result_.executed.push_back({action, begin, end});
     } catch (const base::CommError& e) {
       throw base::CommError(fmt::format("{} (stage {} was at {}, action {} of {} in schedule {})",
                                         e.what(), executor_.mesh_.coord.pp, to_string(action),
@@ -203,6 +205,8 @@ StepResult Step::finish() {
     // Over the world, so that the order of operations on dp is left to gradients.
     executor_.mesh_.world.all_reduce(sums.data(), std::ssize(sums), base::DType::f64).wait();
   }
+  dist::synchronize(executor_.mesh_.device);
+  read_times();
   return std::move(result_);
 }
 
@@ -326,7 +330,7 @@ void Step::post_receives() {
 
 nn::Context Step::context(int micro_batch) const {
   nn::Context context{.batch = batches_[micro_batch], .mode = mode_, .random = random_};
-  context.fuse = executor_.model_.options.fuse;
+  context.fuse = executor_.model_.options.fuse && executor_.mesh_.device.is_cpu();  // whose kernels they are
   // A step in the caller's hands needs each loss before its backward pass.
   if (context.fuse && executor_.model_.def.loss.from_head && options_.loss && !options_.outputs && !stepped_)
     context.loss_request.emplace();

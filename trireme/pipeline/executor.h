@@ -13,11 +13,11 @@
 //   while (MicroBatch* micro = step.next()) micro->backward(scale(micro->loss()));
 //   StepResult result = step.finish();
 
-#include <chrono>
 #include <limits>
 #include <optional>
 #include <span>
 
+#include "trireme/dist/device.h"
 #include "trireme/pipeline/p2p.h"
 #include "trireme/pipeline/stage.h"
 #include "trireme/schedule/simulate.h"
@@ -48,7 +48,7 @@ struct StepResult {
                          // the step
   double loss() const { return terms.mean(); }
   std::vector<nn::State> outputs;        // on the last stage, by micro-batch
-  std::vector<schedule::Span> executed;  // seconds since the start of the step
+  std::vector<schedule::Span> executed;  // seconds since the start of the step, on the rank's device
   double forward_seconds = 0, backward_seconds = 0;  // of this rank's passes; the rest is waiting
   int64_t peak_live = 0;                 // most chunk activations kept at once
 };
@@ -128,12 +128,13 @@ class Step {
        nn::Mode mode, const RunOptions& options, bool stepped);
   enum class Decision : uint8_t { open, runs, skipped };
 
-  double now() const;
   /// Has the action nothing to do: its micro-batch has no rows, or no backward pass?
   bool idle(const schedule::Action& action) const;
   MicroBatch* present(int micro_batch);
   void decide(int micro_batch, std::optional<double> scale);
   void run(const schedule::Action& action);
+  /// Reads how long actions took.
+  void read_times();
   void pass_over(const schedule::Action& action);
   void forward(const schedule::Action& action);
   void backward(const schedule::Action& action);
@@ -148,7 +149,13 @@ class Step {
   nn::Mode mode_;
   RunOptions options_;
   bool stepped_;
-  std::chrono::steady_clock::time_point start_;
+  struct Timed {
+    schedule::Action action = {};
+    dist::DeviceClock::Mark begin = 0, end = 0;
+  };
+  dist::DeviceClock clock_;
+  dist::DeviceClock::Mark start_ = 0;
+  std::vector<Timed> timed_;
   StepResult result_;
   std::map<std::tuple<schedule::Op, int, int>, nn::State> waiting_;  // by the action that takes it
   std::vector<at::Tensor> losses_;     // by micro-batch, on the last stage

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/layout/stage_manager.h"
 
@@ -16,6 +17,7 @@ using schedule::Op;
 namespace {
 
 constexpr int64_t kAlignment = 64;  // of the header and of each tensor
+constexpr uint64_t kHash = uint64_t{1} << 61;  // in the tag of a schema that travels by itself
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -43,19 +45,25 @@ nn::StateSpec spec_of(const nn::State& state, bool gradients) {
 }  // namespace
 
 P2P::P2P(const nn::Model& model, const comm::Comm& pp, const schedule::Schedule& schedule,
-         bool gradients)
+         bool gradients, c10::Device device)
     : model_(model),
       pp_(pp),
       rank_of_chunk_(schedule.rank_of_chunk),
       first_layer_(layout::accumulate_layers(model.layers_per_chunk)),
-      gradients_(gradients) {}
+      gradients_(gradients),
+      device_(device) {
+  if (!device.is_cpu()) pp_.connect();
+}
 
 void P2P::send(const Action& action, const nn::State& state, const nn::Batch& batch) {
   const Edge edge = this->edge(action);
   const nn::StateSpec& spec = this->spec(edge, batch);
-  comm::SharedBuffer message = buffer(message_bytes(spec));
+  Outgoing out{.bytes = buffer(message_bytes(spec))};
   const uint64_t hash = nn::schema_hash(spec);
-  std::memcpy(message.data(), &hash, sizeof(hash));
+  if (device_.is_cpu())
+    std::memcpy(out.bytes.mutable_data_ptr(), &hash, sizeof(hash));
+  else
+    out.hash = at::full({}, static_cast<int64_t>(hash), at::kLong);
   auto refuse = [&](const nn::StateSpec& given) {
     throw base::CommError(fmt::format("{}: the layers describe {}, but made {}", name(action),
                                       nn::to_string(spec), nn::to_string(given)));
@@ -71,8 +79,9 @@ void P2P::send(const Action& action, const nn::State& state, const nn::Batch& ba
   int64_t offset = kAlignment;
   for (const nn::TensorSpec& tensor : spec) {
     if (const int64_t bytes = bytes_of(tensor); bytes > 0) {
-      at::Tensor place = at::from_blob(message.data() + offset, tensor.shape,
-                                       at::TensorOptions(dist::scalar_type(tensor.dtype)));
+      at::Tensor place = out.bytes.narrow(0, offset, bytes)
+                             .view(dist::scalar_type(tensor.dtype))
+                             .view(tensor.shape);
       if (!state.has(tensor.name)) {
         place.zero_();
       } else {
@@ -85,16 +94,22 @@ void P2P::send(const Action& action, const nn::State& state, const nn::Batch& ba
       offset += aligned(bytes);
     }
   }
-  comm::Work work = pp_.isend(message.data(), message_bytes(spec), edge.peer, edge.tag);
-  outgoing_.push_back({std::move(message), std::move(work)});
+  if (out.hash.defined())
+    out.hash_work = pp_.isend(out.hash.const_data_ptr(), sizeof(hash), edge.peer, edge.tag | kHash);
+  out.work = pp_.isend(dist::pointer(out.bytes, pp_), message_bytes(spec), edge.peer, edge.tag);
+  outgoing_.push_back(std::move(out));
 }
 
 void P2P::post(const Action& action, const nn::Batch& batch) {
   const Edge edge = this->edge(action);
   const int64_t bytes = message_bytes(spec(edge, batch));
-  at::Tensor message = at::empty({bytes}, at::kByte);
-  comm::Work work = pp_.irecv(message.data_ptr(), bytes, edge.peer, edge.tag);
-  incoming_[edge.tag] = {std::move(message), std::move(work)};
+  Incoming in{.bytes = at::empty({bytes}, at::TensorOptions(at::kByte).device(device_))};
+  if (!device_.is_cpu()) {
+    in.hash = at::empty({}, at::kLong);
+    in.hash_work = pp_.irecv(in.hash.mutable_data_ptr(), sizeof(uint64_t), edge.peer, edge.tag | kHash);
+  }
+  in.work = pp_.irecv(dist::pointer(in.bytes, pp_), bytes, edge.peer, edge.tag);
+  incoming_[edge.tag] = std::move(in);
 }
 
 nn::State P2P::receive(const Action& action, const nn::Batch& batch) {
@@ -105,12 +120,13 @@ nn::State P2P::receive(const Action& action, const nn::Batch& batch) {
   Incoming incoming = std::move(entry->second);
   incoming_.erase(entry);
   try {
+    incoming.hash_work.wait();
     incoming.work.wait();
   } catch (const base::CommError& e) {
     throw base::CommError(fmt::format("{}; {}", e.what(), name(action)));
   }
   uint64_t hash = 0;
-  std::memcpy(&hash, incoming.bytes.data_ptr(), sizeof(hash));
+  std::memcpy(&hash, (incoming.hash.defined() ? incoming.hash : incoming.bytes).const_data_ptr(), sizeof(hash));
   if (hash != nn::schema_hash(spec))
     throw base::CommError(fmt::format(
         "{}: expected {} (schema {:016x}), but the message has schema {:016x}; both stages must be "
@@ -123,7 +139,7 @@ nn::State P2P::receive(const Action& action, const nn::Batch& batch) {
     const int64_t bytes = bytes_of(tensor);
     const at::ScalarType type = dist::scalar_type(tensor.dtype);
     at::Tensor value = bytes == 0
-                           ? at::empty(tensor.shape, type)
+                           ? at::empty(tensor.shape, at::TensorOptions(type).device(device_))
                            : incoming.bytes.narrow(0, offset, bytes).view(type).view(tensor.shape);
     offset += aligned(bytes);
     if (gradients_ && tensor.requires_grad && !edge.gradient) value.requires_grad_(true);
@@ -133,7 +149,10 @@ nn::State P2P::receive(const Action& action, const nn::Batch& batch) {
 }
 
 void P2P::finish() {
-  for (Outgoing& out : outgoing_) out.work.wait();
+  for (Outgoing& out : outgoing_) {
+    out.hash_work.wait();
+    out.work.wait();
+  }
 }
 
 P2P::Edge P2P::edge(const Action& action) const {
@@ -166,14 +185,16 @@ const nn::StateSpec& P2P::spec(const Edge& edge, const nn::Batch& batch) {
   return entry->second;
 }
 
-comm::SharedBuffer P2P::buffer(size_t bytes) {
+at::Tensor P2P::buffer(int64_t bytes) {
   for (size_t i = 0; i < outgoing_.size(); ++i)
-    if (outgoing_[i].buffer.size() == bytes && outgoing_[i].work.done()) {
-      comm::SharedBuffer free = outgoing_[i].buffer;
+    if (Outgoing& out = outgoing_[i]; out.bytes.numel() == bytes && out.work.done() && out.hash_work.done()) {
+      at::Tensor free = out.bytes;
       outgoing_.erase(outgoing_.begin() + static_cast<std::ptrdiff_t>(i));
       return free;
     }
-  return pp_.alloc(bytes);
+  if (!device_.is_cpu()) return at::empty({bytes}, at::TensorOptions(at::kByte).device(device_));
+  comm::SharedBuffer shared = pp_.alloc(static_cast<size_t>(bytes));
+  return at::from_blob(shared.data(), {bytes}, [shared](void*) {}, at::kByte);
 }
 
 }  // namespace trireme::pipeline

@@ -4,8 +4,8 @@
 // Both ends derive what travels (names, shapes, dtypes, which tensors carry a gradient) from the
 // layers' descriptions and the micro-batch's shape, so nothing is negotiated and receives are
 // posted ahead. One message is a header (64 bytes, the 64-bit hash of that schema first) and the
-// tensors, each at a multiple of 64 bytes. What does not fit the schema is a CommError that names
-// the edge, the transfer and both schemas.
+// tensors, each at a multiple of 64 bytes. On a device the hash travels beside it, from host to host.
+// What does not fit the schema is a CommError that names the edge, the transfer and both schemas.
 
 #include <map>
 #include <tuple>
@@ -20,8 +20,9 @@ class P2P {
  public:
   /// `pp` is the pipeline axis' communicator, its ranks the schedule's. `gradients`: a backward
   /// pass follows, so both ends must agree on what carries a gradient. `model` outlives this.
+  /// Tensors are on `device`, where that is not the host collective over pp.
   P2P(const nn::Model& model, const comm::Comm& pp, const schedule::Schedule& schedule,
-      bool gradients);
+      bool gradients, c10::Device device = c10::kCPU);
 
   /// Starts an action SendF or SendB; never blocks. Of a SendB the gradients that are absent are
   /// zeros.
@@ -36,12 +37,14 @@ class P2P {
  private:
   // Memory first: it outlives the operation on it.
   struct Outgoing {
-    comm::SharedBuffer buffer;
-    comm::Work work;
+    at::Tensor bytes;
+    at::Tensor hash = {};  // of the host, where `bytes` are not
+    comm::Work work = {}, hash_work = {};
   };
   struct Incoming {
     at::Tensor bytes;
-    comm::Work work;
+    at::Tensor hash = {};
+    comm::Work work = {}, hash_work = {};
   };
   /// Where an action's message goes or comes from.
   struct Edge {
@@ -53,12 +56,14 @@ class P2P {
   Edge edge(const schedule::Action& action) const;
   std::string name(const schedule::Action& action) const;
   const nn::StateSpec& spec(const Edge& edge, const nn::Batch& batch);
-  comm::SharedBuffer buffer(size_t bytes);
+  /// Memory for a message to send.
+  at::Tensor buffer(int64_t bytes);
 
   const nn::Model& model_;
   comm::Comm pp_;
   std::vector<int> rank_of_chunk_, first_layer_;
   bool gradients_;
+  c10::Device device_;
   std::map<std::tuple<int, bool, nn::BatchShape>, nn::StateSpec> specs_;
   std::map<uint64_t, Incoming> incoming_;  // by tag
   std::vector<Outgoing> outgoing_;

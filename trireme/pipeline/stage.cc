@@ -124,7 +124,7 @@ nn::State Stage::loss_gradients(int chunk, int micro_batch, const std::vector<do
     for (const auto& [name, leaf] : slot.loss_in.tensors())
       if (leaf.requires_grad()) names.push_back(name), leaves.push_back(leaf);
     const auto found = torch::autograd::grad(
-        {slot.loss}, leaves, {at::tensor(weights, at::kDouble).view(slot.loss.sizes())}, false, false, true);
+        {slot.loss}, leaves, {at::tensor(weights, at::kDouble).view(slot.loss.sizes()).to(slot.loss.device())}, false, false, true);
     for (size_t i = 0; i < names.size(); ++i)
       if (found[i].defined()) gradients.set(names[i], found[i]);
   }

@@ -30,8 +30,8 @@ std::vector<int> blocks_of(const nn::ModelDef& def, const Placement& placement) 
 }
 
 // Flat zeroed memory in the host's shared segment, so that data ranks reduce it without copies.
-at::Tensor shared_zeros(const comm::Comm& comm, int64_t count, at::ScalarType type) {
-  return dist::shared_empty(comm, count, type).zero_();
+at::Tensor shared_zeros(const dist::DeviceMesh& mesh, int64_t count, at::ScalarType type) {
+  return dist::shared_empty(mesh.dp, count, type, mesh.device).zero_();
 }
 
 }  // namespace
@@ -231,9 +231,9 @@ checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const c
   nn::ParamStore::Allocate allocate;
   const comm::Comm& dp = assembly.mesh.dp;
   if (dp.size() > 1)
-    allocate = [&dp](int64_t count, at::ScalarType type) { return shared_zeros(dp, count, type); };
+    allocate = [&assembly](int64_t count, at::ScalarType type) { return shared_zeros(assembly.mesh, count, type); };
   store.materialize(assembly.model->options.seed, gradients, allocate, 25 << 20,
-                    nn::zero_sharding(zero_stage, dp.size(), dp.rank()));
+                    nn::zero_sharding(zero_stage, dp.size(), dp.rank()), assembly.mesh.device);
   assembly.parameters = std::make_unique<optim::ParamGather>(assembly.mesh, store);
   if (!assembly.adapter.empty()) load_adapter(assembly);
   load_teacher(assembly, from);
@@ -244,6 +244,17 @@ checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const c
   const auto lacks = [&](const layout::ParamSpec& spec) { return !spec.average_of.empty() && !from->tensors().contains(spec.name); };
   if (std::ranges::any_of(specs, lacks)) store.average(0);
   return mismatch;
+}
+
+void load_averages(const Assembly& assembly, const checkpoint::Checkpoint& from) {
+  std::vector<nn::TensorPart> parts = nn::parts_of(assembly.model->store, assembly.mesh.coord);
+  for (nn::TensorPart& part : parts) part.name += ".ema";
+  std::erase_if(parts, [&](const nn::TensorPart& part) { return !from.tensors().contains(part.name); });
+  if (std::ranges::none_of(from.tensors(), [](const auto& entry) { return entry.first.ends_with(".ema"); }))
+    throw base::FormatError(fmt::format(
+        "{}: holds no moving averages of the weights: the run kept none (optim.ema.decay), or the optimizer's files were "
+        "left behind", from.path()));
+  from.read_all(parts);
 }
 
 }  // namespace trireme::train

@@ -58,4 +58,8 @@ std::unique_ptr<Assembly> assemble(const base::Json& tree, const Placement& plac
 checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const checkpoint::Checkpoint* from,
                                      int zero_stage = 0, bool strict = true);
 
+/// Replaces the parameters by a checkpoint's moving averages of them; those that were frozen have none and stay.
+/// FormatError where it keeps none. Local.
+void load_averages(const Assembly& assembly, const checkpoint::Checkpoint& from);
+
 }  // namespace trireme::train

@@ -1,5 +1,6 @@
 #include "trireme/train/auto_schedule.h"
 
+#include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 #include "trireme/base/median.h"
 #include "trireme/base/wording.h"
 #include "trireme/checkpoint/together.h"
-#include "trireme/kernels/allocator.h"
+#include "trireme/dist/device.h"
 #include "trireme/models/registry.h"
 #include "trireme/pipeline/executor.h"
 #include "trireme/schedule/choose.h"
@@ -32,17 +33,19 @@ const schedule::Units kUnits{.time = "ms", .memory = "MiB"};
 /// Times every pass through a layer, and what a forward pass leaves in memory; not what the exchange around it takes.
 class LayerClock : public pipeline::StepObserver {
  public:
-  LayerClock(size_t layers, pipeline::StepObserver& exchange)
-      : exchange_(&exchange), forward_(layers), backward_(layers), bytes_(layers) {}
+  LayerClock(size_t layers, pipeline::StepObserver& exchange, c10::Device device)
+      : exchange_(&exchange), device_(device), forward_(layers), backward_(layers), bytes_(layers) {}
   void before_layer(int layer, pipeline::Pass pass) override {
     exchange_->before_layer(layer, pass);
-    live_ = kernels::memory_counters().live;
+    dist::synchronize(device_);
+    live_ = dist::memory_counters(device_).live;
     begin_ = Clock::now();
   }
   void after_layer(int layer, pipeline::Pass pass) override {
+    dist::synchronize(device_);
     const std::chrono::duration<double> took = Clock::now() - begin_;
     if (pass == pipeline::Pass::forward)
-      bytes_[layer].push_back(static_cast<double>(kernels::memory_counters().live - live_));
+      bytes_[layer].push_back(static_cast<double>(dist::memory_counters(device_).live - live_));
     if (pass != pipeline::Pass::weights)  // timed as actions
       (pass == pipeline::Pass::forward ? forward_ : backward_)[layer].push_back(took.count());
     exchange_->after_layer(layer, pass);
@@ -57,23 +60,28 @@ class LayerClock : public pipeline::StepObserver {
 
  private:
   pipeline::StepObserver* exchange_;
+  c10::Device device_;
   std::vector<std::vector<double>> forward_, backward_, bytes_;
   Clock::time_point begin_;
   int64_t live_ = 0;
 };
 
 /// Milliseconds of a message of `bytes` between the first two stages.
-double message_time(const comm::Comm& pp, int64_t bytes) {
+double message_time(const dist::DeviceMesh& mesh, int64_t bytes) {
+  const comm::Comm& pp = mesh.pp;
   if (pp.size() == 1) return 0;
   std::vector<double> times;
-  std::vector<std::byte> buffer(bytes);
+  const at::Tensor message = at::zeros({bytes}, at::TensorOptions(at::kByte).device(mesh.device));
+  void* const data = dist::pointer(message, pp);
+  if (!mesh.device.is_cpu()) pp.connect();
   pp.barrier();
   for (int i = 0; pp.rank() < 2 && i < 5; ++i) {
     const auto begin = Clock::now();
     const int peer = 1 - pp.rank();
-    if (pp.rank() == 0) pp.isend(buffer.data(), bytes, peer, 0).wait();
-    pp.irecv(buffer.data(), bytes, peer, 0).wait();
-    if (pp.rank() == 1) pp.isend(buffer.data(), bytes, peer, 0).wait();
+    if (pp.rank() == 0) pp.isend(data, bytes, peer, 0).wait();
+    pp.irecv(data, bytes, peer, 0).wait();
+    if (pp.rank() == 1) pp.isend(data, bytes, peer, 0).wait();
+    dist::synchronize(mesh.device);
     times.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / 2);
   }
   return kMs * median(times);
@@ -106,17 +114,18 @@ Measured profile_layers(const Prepared& given, dist::World& world) {
   data::Loader loader(given.train_data, {.micro_batch_size = given.plan.micro_batch_size,
                                          .micro_batches = micro_batches,
                                          .dp_rank = mesh.coord.dp,
-                                         .dp_size = mesh.mesh.size(Axis::dp)});
-  const std::vector<nn::Batch> batches = to_tensors(loader.next());
+                                         .dp_size = mesh.mesh.size(Axis::dp),
+                                         .skip = run->model->foreign_inputs()});
+  const std::vector<nn::Batch> batches = to_tensors(loader.next(), mesh.device);
 
   const size_t layers = run->model->def.layers.size();
   optim::GradSync sync(world, mesh, run->model->store, zero_stage);
   OverlappedSync exchange(sync, run->parameters.get());
-  LayerClock clock(layers, exchange);
+  LayerClock clock(layers, exchange, mesh.device);
   pipeline::Executor executor(run->schedule, *run->model, mesh, stage_options(probe, mesh.coord.pp), &clock);
   std::vector<double> weights, work;  // of this stage: its weight gradients, all of each step
   for (int step = 0; step < kWarmUpSteps + kMeasuredSteps; ++step) {
-    if (step == kWarmUpSteps) clock = LayerClock(layers, exchange);
+    if (step == kWarmUpSteps) clock = LayerClock(layers, exchange, mesh.device);
     sync.begin();
     pipeline::StepResult result = executor.run(batches, {}, nn::Mode::train, {.record = true});
     sync.finish();
@@ -141,7 +150,7 @@ Measured profile_layers(const Prepared& given, dist::World& world) {
     for (const nn::TensorSpec& tensor :
          run->model->entering(run->model->layers_per_chunk[0], batches[0].shape()))
       bytes += layout::element_count(tensor.shape) * base::size_of(tensor.dtype);
-  profile.comm = message_time(mesh.pp, bytes);
+  profile.comm = message_time(mesh, bytes);
 
   // Of each layer the slowest holder's times; every rank knows all of them.
   const auto [shortest, longest] = std::ranges::minmax(work);

@@ -1,6 +1,6 @@
 #pragma once
 // Checkpoints: when a run writes a checkpoint, and which one is its best. Every period, at the end and
-// when the run is to stop; with keep_best after an evaluation that beats the best before. With `async`
+// when the run is to stop; with keep_best after an evaluation that beats the best before, by its loss or another metric. With `async`
 // files are written while training goes on.
 
 #include <optional>
@@ -23,7 +23,7 @@ class Checkpoints {
   /// thrown on all.
   void advance(bool any_working);
   /// The step's evaluation. Local.
-  void evaluated(double loss);
+  void evaluated(const EvalMetrics& found);
   /// Writes a checkpoint where the step is due one, or the run ends with it. Collective.
   void after_step(const Position& position, bool ends);
   /// The newest one's folder; empty: none was written.
@@ -38,8 +38,8 @@ class Checkpoints {
   const StepGuard& guard_;
   Reporter& reporter_;
   checkpoint::Saver saver_;
-  std::optional<double> best_;  // loss of an evaluation
-  std::optional<double> loss_;  // of this step's evaluation
+  std::optional<double> best_;  // what keep_best names, of an evaluation
+  base::Json measured_;         // by this step's evaluation
   bool improved_ = false;
   std::string newest_;
 };

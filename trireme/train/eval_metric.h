@@ -23,6 +23,8 @@ class EvalMetric {
                                    const comm::Comm& tp) const = 0;
   /// From the sums over all samples.
   virtual double value(const std::vector<double>& sums) const = 0;
+  /// Which way the best lies (train.checkpointer.keep_best).
+  virtual bool higher_is_better() const { return true; }
 };
 
 /// All of them by the name that train.evaluation.metrics gives them. `accuracy`, `top5_accuracy`: the share of

@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/dataset.h"
+#include "trireme/dist/device.h"
 #include "trireme/schedule/generators.h"
 
 namespace trireme::train {
@@ -14,6 +15,18 @@ namespace {
 void add(std::vector<double>& sums, const std::vector<double>& more) {
   base::check(sums.size() == more.size(), "a metric of {} sums gave {}", sums.size(), more.size());
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
+}
+
+/// Metrics count on the host.
+nn::State on_host(nn::State state) {
+  for (auto& [name, tensor] : state.tensors()) tensor = dist::to_host(tensor);
+  return state;
+}
+
+nn::Batch on_host(nn::Batch batch) {
+  batch.tensors = on_host(std::move(batch.tensors));
+  batch.samples = dist::to_host(batch.samples);
+  return batch;
 }
 
 }  // namespace
@@ -38,22 +51,25 @@ Evaluation Evaluator::run() {
                                  .micro_batches = plan_.micro_batches,
                                  .dp_rank = mesh.coord.dp,
                                  .dp_size = mesh.mesh.size(layout::Axis::dp),
-                                 .end_sample = samples_});
+                                 .end_sample = samples_,
+                                 .skip = assembly_.model->foreign_inputs()});
   pipeline::LossTerms terms;
   Evaluation evaluation;
   std::vector<std::vector<double>> sums;
   for (const auto& [name, metric] : metrics_) sums.emplace_back(metric->size());
   for (int64_t seen = 0; seen < samples_; seen += plan_.global_batch_size) {
-    const std::vector<nn::Batch> batches = to_tensors(loader.next());
+    const std::vector<nn::Batch> batches = to_tensors(loader.next(), mesh.device);
     pipeline::StepResult result =
         executor_.run(batches, {}, nn::Mode::eval, {.outputs = !metrics_.empty()});
     terms.add(result.terms);
     for (size_t b = 0; b < result.outputs.size(); ++b)
       if (batches[b].rows > 0)
         for (size_t m = 0; m < metrics_.size(); ++m)
-          add(sums[m], metrics_[m].second->sums(result.outputs[b], batches[b], mesh.tp));
+          add(sums[m], metrics_[m].second->sums(on_host(result.outputs[b]), on_host(batches[b]), mesh.tp));
   }
   evaluation.loss = terms.mean();
+  const std::vector<nn::BatchTensor>& wanted = assembly_.model->def.trains_on;
+  evaluation.of_tokens = wanted.empty() || std::ranges::any_of(wanted, [](const auto& one) { return one.name == "labels" && one.dims == 1; });
   evaluation.tokens = terms.weights.front();
   for (size_t m = 0; m < metrics_.size(); ++m) {
     // Tensor ranks of the last stage hold the same sums: one of them counts.
@@ -90,9 +106,9 @@ std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
                              data::blend_rule_of(config.data.blend));
 }
 
-std::vector<nn::Batch> to_tensors(const std::vector<data::Batch>& micro_batches) {
+std::vector<nn::Batch> to_tensors(const std::vector<data::Batch>& micro_batches, c10::Device device) {
   std::vector<nn::Batch> out;
-  for (const data::Batch& batch : micro_batches) out.push_back(nn::to_tensors(batch));
+  for (const data::Batch& batch : micro_batches) out.push_back(nn::to_tensors(batch, device));
   return out;
 }
 

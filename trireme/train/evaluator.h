@@ -14,6 +14,7 @@ namespace trireme::train {
 struct Evaluation {
   double loss = 0;     // mean over counted tokens; the sum of such means where the loss has several terms
   int64_t tokens = 0;  // counted, in the first term
+  bool of_tokens = true;  // else of rows, pictures, pixels: no perplexity
   std::vector<std::pair<std::string, double>> values = {};  // of the metrics, by name
   double perplexity() const;
 };
@@ -42,7 +43,7 @@ std::shared_ptr<const data::Dataset> open_data(const config::RunConfig& config,
                                                const std::vector<config::DataSource>& sources, bool shuffle,
                                                int64_t vocab_size);
 
-/// The loader's micro-batches as tensors.
-std::vector<nn::Batch> to_tensors(const std::vector<data::Batch>& micro_batches);
+/// The loader's micro-batches as tensors on a device.
+std::vector<nn::Batch> to_tensors(const std::vector<data::Batch>& micro_batches, c10::Device device = c10::kCPU);
 
 }  // namespace trireme::train

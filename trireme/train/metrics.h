@@ -55,6 +55,7 @@ struct EvalMetrics {
   int64_t step = 0;
   double eval_loss = 0;
   int64_t tokens = 0;  // counted in the loss
+  bool of_tokens = true;
   double seconds = 0;
   std::vector<std::pair<std::string, double>> values = {};  // of train.evaluation.metrics
 };

@@ -1,5 +1,8 @@
 #include "trireme/train/prepare.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <filesystem>
 
 #include "trireme/base/error.h"
@@ -24,6 +27,27 @@ void check_tokenizer(const std::string& path, int64_t vocab_size) {
         fmt::format("tokenizer {} has {} tokens, but the model's vocabulary has {} entries: raise "
                     "model.vocab_size to at least {}, or name the model's own tokenizer",
                     path, tokens, vocab_size, tokens));
+  }
+}
+
+std::string words_for(const data::FieldSpec& field) {
+  return field.shape.empty() ? field.name : fmt::format("{} [{}]", field.name, fmt::join(field.shape, " x "));
+}
+
+/// ConfigError unless samples hold what the model trains on.
+void check_fields(const nn::ModelDef& def, const data::Dataset& dataset, const base::Json& model) {
+  const std::vector<data::FieldSpec> fields = dataset.fields();
+  for (const nn::BatchTensor& wanted : def.trains_on) {
+    const auto found = std::ranges::find(fields, wanted.name, &data::FieldSpec::name);
+    if (found != fields.end() && (wanted.dims < 0 || std::ssize(found->shape) == wanted.dims)) continue;
+    std::vector<std::string> there;
+    for (const data::FieldSpec& field : fields) there.push_back(words_for(field));
+    const std::string head = model.contains("head") ? " with head " + model["head"].get<std::string>() : "";
+    throw base::ConfigError(fmt::format(
+        "a model of family {}{} trains on samples with {}{}; those of {} hold {}. Choose another kind in data.dataset or in the "
+        "type of data.train (docs/data.md lists what each holds), or another model.head",
+        model.value("family", model.value("model_type", std::string("?"))), head, wanted.name,
+        wanted.dims < 0 ? "" : fmt::format(" of {} dimensions", wanted.dims), dataset.description(), fmt::join(there, ", ")));
   }
 }
 
@@ -55,11 +79,13 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   run.description = describe(run.model, run.placement, config.data.seq_length);
   const nn::ModelDef def = models::make_model(run.model, run.placement.mesh.size(layout::Axis::tp));
   const int64_t vocab_size = def.vocab_size;
-  if (config.tokenizer) check_tokenizer(*config.tokenizer, vocab_size);
+  if (config.tokenizer && vocab_size > 0) check_tokenizer(*config.tokenizer, vocab_size);
   run.train_data = open_data(config, config.data.train, true, vocab_size);
   run.train_identity = run.train_data->identity();
+  check_fields(def, *run.train_data, run.model);
   if (config.train.evaluation.enabled && !config.data.valid.empty())
     run.valid_data = open_data(config, config.data.valid, false, vocab_size);
+  if (run.valid_data) check_fields(def, *run.valid_data, run.model);
   run.length = config::resolve_length(config, run.plan.global_batch_size, run.train_data->size());
   check_whole(def, run);
   for (int step : config.train.trace.steps.value_or(std::vector<int>{}))
@@ -77,7 +103,8 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
 
 std::optional<checkpoint::Checkpoint> open_resumed(const Prepared& run, bool resume) {
   const std::string& folder = run.config.train.output_dir;
-  if (!resume && std::filesystem::exists(folder + "/metrics.jsonl")) {
+  std::error_code none;
+  if (!resume && std::filesystem::exists(folder + "/metrics.jsonl") && std::filesystem::file_size(folder + "/metrics.jsonl", none) > 0) {
     throw base::ConfigError(fmt::format(
         "{} already holds a run; continue it with --resume or choose another train.output_dir",
         folder));

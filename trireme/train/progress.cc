@@ -125,9 +125,10 @@ void Progress::evaluated(const EvalMetrics& metrics) {
   std::string values;
   for (const auto& [name, value] : metrics.values) values += fmt::format("{} {:.4f}  ", name, value);
   message(
-      fmt::format("step {}/{}  validation loss {:.4f}  perplexity {:.2f}  {}{} tokens in {:.1f} s",
-                  metrics.step, steps_, metrics.eval_loss, std::exp(metrics.eval_loss), values,
-                  format_count(static_cast<double>(metrics.tokens)), metrics.seconds));
+      fmt::format("step {}/{}  validation loss {:.4f}  {}{}{} {} in {:.1f} s", metrics.step, steps_, metrics.eval_loss,
+                  metrics.of_tokens ? fmt::format("perplexity {:.2f}  ", std::exp(metrics.eval_loss)) : "", values,
+                  format_count(static_cast<double>(metrics.tokens)), metrics.of_tokens ? "tokens" : "labels",
+                  metrics.seconds));
 }
 
 void Progress::message(const std::string& line) {

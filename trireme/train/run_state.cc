@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
+
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/wording.h"
@@ -27,6 +29,14 @@ std::vector<nn::TensorPart> parameters_of(const Assembly& assembly,
     if (!has_master) parts.push_back(std::move(part));
   }
   return parts;
+}
+
+/// Keys of a model that say nothing of what its weights mean: how much is dropped while training, how weights were
+/// drawn, what a loss beside the main one counts, and how files describe themselves.
+bool may_change(const std::string& key) {
+  static const std::set<std::string> kFree = {"initializer_range", "initializer_factor", "init_std", "router_aux_loss_coef",
+                                              "torch_dtype", "dtype", "transformers_version", "use_cache", "_name_or_path"};
+  return key.find("drop") != std::string::npos || kFree.contains(key);
 }
 
 }  // namespace
@@ -73,12 +83,14 @@ checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assem
   return request;
 }
 
-std::optional<double> best_eval_loss(const config::RunConfig& config) {
+std::optional<double> best_evaluation(const config::RunConfig& config) {
+  if (!config.train.checkpointer.keep_best) return std::nullopt;
+  const std::string& name = *config.train.checkpointer.keep_best;
   auto best = checkpoint::find_pointed(config.train.output_dir + "/checkpoints", checkpoint::kBest);
   if (!best) return std::nullopt;
   const base::Json metrics = checkpoint::read_manifest(*best + "/" + checkpoint::kManifestFile).metrics;
-  if (!metrics.is_object() || !metrics.contains("eval_loss")) return std::nullopt;
-  return metrics["eval_loss"].get<double>();
+  if (!metrics.is_object() || !metrics.contains(name) || !metrics[name].is_number()) return std::nullopt;
+  return metrics[name].get<double>();
 }
 
 void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoint) {
@@ -102,8 +114,9 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
   base::Json model = models::resolve_model(run.model);
   for (const auto& [key, value] : model.items()) {
     bool same = manifest.model_config.contains(key) && manifest.model_config[key] == value;
-    if (same || key.ends_with("_pdrop")) continue;
-    throw base::ConfigError(fmt::format("model.{} is {}, but {} was trained with {}: resume with the same model", key,
+    if (same || may_change(key)) continue;
+    throw base::ConfigError(fmt::format("model.{} is {}, but {} was trained with {}: resume with the same value, or start "
+                                        "from its weights with model.pretrained", key,
                                         value.dump(), checkpoint.path(),
                                         manifest.model_config.contains(key) ? manifest.model_config[key].dump() : "none"));
   }

@@ -25,10 +25,11 @@ checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assem
                                       const optim::ShardedOptimizer& optimizer, const StepGuard& guard,
                                       const Position& position);
 
-/// The loss of the evaluation that a run's `best` checkpoint was kept for; nothing when there is none. Local.
-std::optional<double> best_eval_loss(const config::RunConfig& config);
+/// What keep_best names, of the evaluation that a run's `best` checkpoint was kept for; nothing when there is none. Local.
+std::optional<double> best_evaluation(const config::RunConfig& config);
 
-/// ConfigError when a checkpoint carries no training state, that of a run with another model (dropout may change),
+/// ConfigError when a checkpoint carries no training state, that of a run with another model (what is dropped in
+/// training, and how weights were drawn, may change), another
 /// optimizer, seed or training data, or stands beyond the run's end. Local; looks at no tensor.
 void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoint);
 

@@ -12,8 +12,8 @@
 #include "trireme/base/median.h"
 #include "trireme/base/wording.h"
 #include "trireme/checkpoint/together.h"
+#include "trireme/dist/device.h"
 #include "trireme/dist/redistribute.h"
-#include "trireme/kernels/allocator.h"
 #include "trireme/train/report.h"
 
 namespace trireme::train {
@@ -34,17 +34,19 @@ double computing(const Phases& phases) {
 
 // Operations a second of a product of two matrices that lie in the cache, while the other ranks
 // multiply too.
-double measured_peak(at::ScalarType type, const comm::Comm& world) {
-  constexpr int64_t kSide = 512;
+double measured_peak(at::ScalarType type, const dist::DeviceMesh& mesh) {
+  const int64_t kSide = mesh.device.is_cuda() ? 8192 : 512;  // a GPU needs more to be busy
   constexpr double kSeconds = 0.03;
   at::NoGradGuard no_grad;
-  const at::Tensor a = at::ones({kSide, kSide}, at::TensorOptions().dtype(type));
+  const at::Tensor a = at::ones({kSide, kSide}, at::TensorOptions(type).device(mesh.device));
   at::Tensor out = at::mm(a, a);
-  world.barrier();
+  dist::synchronize(mesh.device);
+  mesh.world.barrier();
   Stopwatch watch;
   int64_t products = 0;
   do {
     at::mm_out(out, a, a);
+    dist::synchronize(mesh.device);
     ++products;
   } while (watch.total() < kSeconds);
   return 2.0 * kSide * kSide * kSide * static_cast<double>(products) / watch.total();
@@ -86,7 +88,7 @@ Telemetry::Telemetry(const Prepared& run, const dist::DeviceMesh& mesh)
   const config::Telemetry& options = run.config.train.telemetry;
   peak_flops_ = options.peak_tflops
                     ? *options.peak_tflops * 1e12
-                    : measured_peak(dist::scalar_type(run.placement.options.dtype), mesh.world);
+                    : measured_peak(dist::scalar_type(run.placement.options.dtype), mesh);
   mesh.world.all_reduce(&peak_flops_, 1, base::DType::f64).wait();
 }
 
@@ -96,7 +98,7 @@ StepFigures Telemetry::share(const Phases& own, bool stop, bool saving) {
   for (size_t i = 0; i < std::size(kColumns); ++i) mine[i] = own.*kColumns[i].value;
   mine[kNumbers - 3] = stop;
   mine[kNumbers - 2] = saving;
-  mine[kNumbers - 1] = static_cast<double>(kernels::memory_counters().peak);
+  mine[kNumbers - 1] = static_cast<double>(dist::memory_counters(mesh_.device).peak);
   std::vector<std::array<double, kNumbers>> all(sums_.size());
   const std::vector<int64_t> counts(sums_.size(), kNumbers);
   mesh_.world.all_gather(mine.data(), all.data(), counts, base::DType::f64).wait();
@@ -140,7 +142,7 @@ base::Json Telemetry::own_report() const {
   const RankMemory expected =
       rank_memory(run_.description, mesh_.mesh, mesh_.coord, run_.config.optim,
                   run_.config.train.zero_optimization.effective_stage());
-  const kernels::MemoryCounters memory = kernels::memory_counters();
+  const kernels::MemoryCounters memory = dist::memory_counters(mesh_.device);
   base::Json seconds = base::Json::object();
   for (const Column& column : kColumns)
     seconds[column.name] = sums_[static_cast<size_t>(mesh_.world.rank())].*column.value;

@@ -58,11 +58,11 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   const int64_t end = config.train.train_iter ? std::numeric_limits<int64_t>::max() : length.samples;
   data::Loader loader(prepared.train_data, {.micro_batch_size = plan.micro_batch_size,
                                    .micro_batches = plan.micro_batches,
-                                   .dp_rank = mesh.coord.dp,
-                                   .dp_size = mesh.mesh.size(layout::Axis::dp),
+                                   .dp_rank = mesh.coord.dp, .dp_size = mesh.mesh.size(layout::Axis::dp),
                                    .first_sample = position.consumed_samples,
                                    .end_sample = end,
                                    .prefetch = config.data.prefetch,
+                                   .skip = run->model->foreign_inputs(),
                                    .workers = config.data.workers,
                                    .batch_size = batch_size});
 
@@ -84,7 +84,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   while (position.step < length.steps && !summary.stopped) {
     hooks.call(&Hook::before_step, now());
     Stopwatch watch;
-    std::vector<nn::Batch> batches = to_tensors(loader.next());
+    std::vector<nn::Batch> batches = to_tensors(loader.next(), mesh.device);
     Phases phases{.data = watch.lap(), .checkpoint = std::exchange(checkpoint_seconds, 0)};
     const std::optional<double> loss_scale = guard.loss_scale();
     const bool traced = config.train.trace.covers(position.step + 1);
@@ -131,12 +131,13 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
     if (evaluator && (position.step % config.train.evaluation.eval_period == 0 || last)) {
       hooks.call(&Hook::before_evaluation, now());
       Evaluation found;
-      const double spent = timed([&] { found = evaluator->run(); });
-      const EvalMetrics evaluation{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens,
+      const auto evaluate = [&] { found = evaluator->run(); };
+      const double spent = timed([&] { config.train.evaluation.ema ? optimizer.on_averages(evaluate) : evaluate(); });
+      const EvalMetrics evaluation{.step = position.step, .eval_loss = found.loss, .tokens = found.tokens, .of_tokens = found.of_tokens,
                                    .seconds = spent, .values = found.values};
       reporter.evaluated(evaluation);
       hooks.call(&Hook::after_evaluation, now(), evaluation);
-      checkpoints.evaluated(found.loss);
+      checkpoints.evaluated(evaluation);
     }
     checkpoint_seconds += timed([&] { checkpoints.after_step(position, last || summary.stopped); });
   }

@@ -54,7 +54,7 @@ class Embeddings : public nn::Layer {
     if (norm_) x = norm_->forward(x, context);
     State out{{"hidden", nn::dropout(x, config_.embedding_dropout, builder_.layer_index(), kEmbedding, held.begin, context)}};
     if (config_.experts.balance > 0) {
-      at::Tensor none = at::zeros({config_.experts.count}, x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+      at::Tensor none = at::zeros({config_.experts.count}, x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
       out.set(kChosen, none);
       out.set(kShares, none + context.anchor.to(none.scalar_type()) * 0);
     }
@@ -263,7 +263,8 @@ nn::ModelDef decoder(const DecoderConfig& given) {
   def.vocab_size = c.vocab_size;
   def.max_positions = c.max_positions;
   def.policy = policy_of(c.names);
-  def.layers.push_back({"embeddings", false, [c](Builder& b) { return std::make_unique<Embeddings>(b / c.names.model, c); }});
+  def.trains_on = {{"input_ids"}, {"labels"}};
+  def.layers.push_back({"embeddings", false, [c](Builder& b) { return std::make_unique<Embeddings>(b / c.names.model, c); }, false, {"input_ids"}});
   for (int64_t i = 0; i < c.layers; ++i) {
     def.layers.push_back({fmt::format("{}.{}", c.names.blocks, i), true, [c, i](Builder& b) {
                             return std::make_unique<Block>(b / c.names.model / c.names.blocks / std::to_string(i), c, i);

@@ -71,7 +71,7 @@ Attention::Attention(const Builder& b, const DecoderConfig& c, int64_t index)
   if (!c.rotary.empty()) rotary_.emplace(window_ > 0 && c.rotary.size() > 1 ? c.rotary[1] : c.rotary[0]);
   if (c.alibi) {
     const int64_t local = c.heads / b.tp_ranks();
-    slopes_ = alibi_slopes(c.heads).narrow(0, local * b.tp_rank(), local);
+    slopes_ = alibi_slopes(c.heads).narrow(0, local * b.tp_rank(), local).to(b.device());
   }
 }
 
@@ -97,7 +97,7 @@ at::Tensor Attention::forward(const at::Tensor& x, const Context& context) const
   }
   nn::AttentionMask mask;
   if (slopes_.defined()) {
-    at::Tensor places = at::arange(context.batch.position + q.size(2), at::kLong);
+    at::Tensor places = at::arange(context.batch.position + q.size(2), q.options().dtype(at::kLong));
     mask.bias = (slopes_.unsqueeze(1) * places).to(q.scalar_type()).view({1, -1, 1, places.size(0)});
   }
   const nn::AttentionOptions options{.scale = scale_,

@@ -88,8 +88,10 @@ at::Tensor cross_entropy(const at::Tensor& scores, const at::Tensor& labels) {
 
 void add_distillation(const DistillationSpec& spec, nn::ModelDef& def) {
   def.generates = false;
+  def.trains_on = {{"pixel_values", 3}, {"labels", -1}};
   def.layers.push_back(
       {"head", false, [spec](Builder& b) { return std::make_unique<Head>(b, spec); }});
+  if (spec.teacher) def.layers.back().inputs = {"pixel_values"};
   def.loss = [spec](const State& out, const Batch& batch, const comm::Comm&) {
     const at::Tensor labels = batch.tensors.at("labels"), &second = out.at("second");
     at::Tensor from_teacher;

@@ -103,7 +103,7 @@ class Attention {
     if (table_) {
       const int64_t seen = options.causal && own.cache ? own.cache->seen : 0;
       at::Tensor buckets = buckets_of(q.size(2), seen + k.size(2), *spec_.relative);
-      mask.bias = at::embedding(nn::use(table_, own), buckets).permute({2, 0, 1}).unsqueeze(0);
+      mask.bias = at::embedding(nn::use(table_, own), buckets.to(q.device())).permute({2, 0, 1}).unsqueeze(0);
     }
     return out_.forward(nn::merge_heads(nn::attention(q, k, v, options, mask, own)), own);
   }
@@ -341,7 +341,7 @@ class Turn : public nn::Layer {
                        nn::stream_range(builder_, context.seq).begin, context);
   }
   at::TensorOptions embeddings_options() const {
-    return at::TensorOptions(dist::scalar_type(builder_.options().dtype));
+    return at::TensorOptions(dist::scalar_type(builder_.options().dtype)).device(builder_.device());
   }
 
   Builder builder_;
@@ -402,7 +402,9 @@ nn::ModelDef make_encoder(const EncoderSpec& spec, int tp) {
   add_rules(spec.embeddings, def.policy);
   add_rules(spec.block, def.policy);
   def.layers.push_back(embedding_link("embeddings", spec.embeddings));
+  def.layers.back().inputs = {spec.embeddings.ids, "token_type_ids"};
   for (const std::string& name : spec.blocks) def.layers.push_back(block_link(spec.block, name));
+  def.trains_on = {{spec.embeddings.ids, spec.head.kind == HeadKind::multiple_choice ? 2 : 1}};
   add_head(spec.head, def);
   return def;
 }
@@ -417,6 +419,7 @@ nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& spec, int tp) {
   add_rules(spec.source, def.policy);
   add_rules(spec.encoder, def.policy);
   add_rules(spec.decoder, def.policy);
+  def.trains_on = {{spec.source.ids}};
   def.layers.push_back(embedding_link("source", spec.source));
   for (const std::string& name : spec.encoder_blocks)
     def.layers.push_back(block_link(spec.encoder, name));

@@ -300,9 +300,30 @@ void add_class_loss(const HeadSpec& spec, nn::ModelDef& def) {
   };
 }
 
+std::vector<nn::BatchTensor> tensors_of(const HeadSpec& spec) {
+  switch (spec.kind) {
+    case HeadKind::masked_lm: return {{"attention_mask"}, {"labels"}};
+    case HeadKind::pretraining:
+      return spec.rows ? std::vector<nn::BatchTensor>{{"labels"}, {spec.second_label, 0}}
+                       : std::vector<nn::BatchTensor>{{"labels"}};
+    case HeadKind::sequence_classification:
+    case HeadKind::multiple_choice:
+      return {{"labels", spec.problem == "multi_label_classification" ? 1 : 0}};
+    case HeadKind::question_answering: return {{"start_positions", 0}, {"end_positions", 0}};
+    case HeadKind::embedding: return {};
+    case HeadKind::image_classification:
+    case HeadKind::distillation: return {{"pixel_values", 3}, {"labels", -1}};
+    case HeadKind::seq2seq: return {{"decoder_input_ids"}, {"labels"}};
+    case HeadKind::token_classification:
+    case HeadKind::causal_lm: return {{"labels"}};
+  }
+  return {};
+}
+
 }  // namespace
 
 void add_head(const HeadSpec& spec, nn::ModelDef& def) {
+  for (const nn::BatchTensor& one : tensors_of(spec)) def.trains_on.push_back(one);
   def.generates = spec.kind == HeadKind::seq2seq || spec.kind == HeadKind::causal_lm;
   if (spec.vocab) def.policy.push_back({spec.vocab->table, nn::Style::vocab});
   def.layers.push_back(

@@ -105,7 +105,7 @@ class Patches : public nn::Layer {
 }  // namespace
 
 nn::LayerDef patch_link(const PatchSpec& spec) {
-  return {"patches", false, [spec](Builder& b) { return std::make_unique<Patches>(b, spec); }};
+  return {"patches", false, [spec](Builder& b) { return std::make_unique<Patches>(b, spec); }, false, {"pixel_values"}};
 }
 
 at::Tensor kept_patches(const PatchSpec& spec, const Context& context) {
