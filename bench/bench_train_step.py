@@ -15,7 +15,7 @@ GPT2 = {"family": "gpt2", "vocab_size": 50257, "resid_pdrop": 0.0, "embd_pdrop":
 # Models by their Hugging Face keys, what is trained, samples, and tokens or points of a side.
 FAMILIES = {
     "BERT-base, masked LM, 4 x 128": ({"family": "bert", "vocab_size": 30522}, "masked_lm", 4, 128),
-    "T5-small, 4 x 128 and 128": ({"family": "t5", "num_layers": 6, "num_heads": 8, "vocab_size": 32128}, "seq2seq", 4, 128),
+    "T5-small, 4 x 128 and 128": ({"family": "t5", "num_layers": 6, "num_heads": 8, "vocab_size": 32128, "decoder_start_token_id": 0}, "seq2seq", 4, 128),
     "ViT-S/16, 8 x 224 x 224": ({"family": "vit", "hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536,
                                  "num_labels": 1000}, "images", 8, 224),
     "Llama-style, 8 x 512 features, 4 x 256": ({"family": "llama", "hidden_size": 512, "num_hidden_layers": 8,
