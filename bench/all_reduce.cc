@@ -2,6 +2,7 @@
 // [shared] Prints microseconds: the median over the calls of rank 0. `shared`: in memory of
 // Comm::alloc.
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,15 @@
 namespace {
 
 using namespace trireme::comm;
+
+/// As trireme's allocator gives it to tensors: in huge pages where the system grants them.
+std::unique_ptr<float, decltype(&std::free)> plain_memory(int64_t bytes) {
+  constexpr int64_t kHugePage = 2 << 20;
+  const int64_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* memory = std::aligned_alloc(kHugePage, size);
+  ::madvise(memory, size, MADV_HUGEPAGE);  // only a hint
+  return {static_cast<float*>(memory), &std::free};
+}
 
 void run_rank(int rank, int ranks, int64_t bytes, int times, bool shared,
               const std::string& address) {
@@ -27,8 +38,8 @@ void run_rank(int rank, int ranks, int64_t bytes, int times, bool shared,
   Comm comm = backend->make(all, "bench");
   const int64_t count = bytes / 4;
   SharedBuffer memory = comm.alloc(shared ? bytes : 0);
-  std::vector<float> plain(shared ? 0 : count);
-  float* data = shared ? reinterpret_cast<float*>(memory.data()) : plain.data();
+  auto plain = plain_memory(shared ? 0 : bytes);
+  float* data = shared ? reinterpret_cast<float*>(memory.data()) : plain.get();
   std::fill_n(data, count, 0.0f);
   std::vector<double> seconds(times);
   for (int i = -times / 10 - 1; i < times; ++i) {

@@ -9,7 +9,7 @@
 
 namespace trireme::comm {
 namespace {
-constexpr int64_t kPiece = 256 << 10;
+constexpr int64_t kPiece = 128 << 10;
 constexpr uint64_t kRing = 4;  // pieces of a staging area
 constexpr int64_t kLend =
     32 << 10;  // contributions above this are read from the rank's memory if reachable
