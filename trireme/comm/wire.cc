@@ -116,13 +116,12 @@ void Wire::run() {
 /// Whether all is said and sent, or there was no more time for it.
 bool Wire::closing(Clock::time_point& since, bool& said_goodbye) {
   if (since == Clock::time_point{}) since = Clock::now();
-  bool failed = told_failure_;
-  if (!failed && !said_goodbye) {
+  if (!said_goodbye) {
     for (int peer : peers_)
       transmit(peer, {.frame = {.kind = Frame::goodbye, .source = rank_}, .text = nullptr});
     said_goodbye = true;
   }
-  auto limit = failed ? std::min<Clock::duration>(timeout_, std::chrono::seconds(1)) : timeout_;
+  auto limit = told_failure_ ? std::min<Clock::duration>(timeout_, std::chrono::seconds(1)) : timeout_;
   return drained() || Clock::now() - since > limit;
 }
 

@@ -51,7 +51,7 @@ class Wire {
   void send(int peer, Message* message);
   /// Whether a rank of another host has ended in good order; all it sent has arrived before.
   bool left(int peer) const { return left_[peer].load(); }
-  /// Sends what is queued, then goodbye or the reason of a failure, and ends.
+  /// Sends what is queued, the reason of a failure if there is one, then goodbye, and ends.
   void close();
 
  protected:
@@ -75,7 +75,7 @@ class Wire {
 
   // For transports; called by the wire's thread, but for `wake`.
   virtual void transmit(int peer, Outgoing outgoing) = 0;
-  /// Nothing is left to transmit.
+  /// Nothing is left to transmit; of a transport that cannot leave before its peers, nor to receive.
   virtual bool drained() const = 0;
   /// Sends and receives what it can, and waits for more, up to 100 ms or until `wake`.
   virtual void progress() = 0;

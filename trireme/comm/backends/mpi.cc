@@ -103,7 +103,10 @@ class MpiWire : public Wire {
            "send");
   }
 
-  bool drained() const override { return sending_.empty(); }
+  /// What a peer still sends would stay under way if this rank went first.
+  bool drained() const override {
+    return sending_.empty() && (!stopping() || goodbyes_ == peers().size());
+  }
 
   void wake() override {
     std::lock_guard lock(mutex_);
@@ -135,10 +138,12 @@ class MpiWire : public Wire {
     for (auto& [_, queue] : receiving_)
       while (!queue.empty() && complete(queue.front().requests)) {
         Receiving& first = queue.front();
-        if (first.message != nullptr)
+        if (first.message != nullptr) {
           deliver(first.message);
-        else
+        } else {
           hear(first.frame, "");
+          ++goodbyes_;
+        }
         queue.pop_front();
         moved = true;
       }
@@ -189,7 +194,7 @@ class MpiWire : public Wire {
   void disconnect() override {
     MPI_Cancel(&next_);
     MPI_Wait(&next_, MPI_STATUS_IGNORE);
-    bool under_way = !drained() || std::ranges::any_of(receiving_, [](const auto& from) {
+    bool under_way = !sending_.empty() || std::ranges::any_of(receiving_, [](const auto& from) {
       return !from.second.empty();
     });
     if (!under_way) return;
@@ -204,6 +209,7 @@ class MpiWire : public Wire {
   MPI_Request next_ = MPI_REQUEST_NULL;
   std::list<Sending> sending_;
   std::map<int, std::deque<Receiving>> receiving_;
+  size_t goodbyes_ = 0;
   int idle_ = 0;
 
   std::mutex mutex_;
