@@ -219,7 +219,7 @@ TEST(Loader, ReadsAheadButNotWithoutBound) {
 
 TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
   auto dataset = std::make_shared<Tens>();
-  const auto steps = [&](LastBatch last) {
+  const auto steps = [&](LastBatch last, bool stand_in = false) {
     std::vector<std::vector<Ids>> all;
     for (int rank = 0; rank < 2; ++rank) {
       Loader loader(dataset, {.micro_batch_size = 2,
@@ -227,7 +227,8 @@ TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
                               .dp_rank = rank,
                               .dp_size = 2,
                               .end_sample = 6,
-                              .last = last});
+                              .last = last,
+                              .stand_in = stand_in});
       auto& mine = all.emplace_back();
       for (int step = 0; step < 3; ++step) {
         const Batch batch = loader.next()[0];
@@ -247,6 +248,9 @@ TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
   // LiBai fills a short rank up with sample 0 and counts it; here what is filled up counts nothing.
   EXPECT_EQ(steps(LastBatch::pad),
             (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {1000, 1001}, {}}}));
+  // One row alone where a rank would lack a micro-batch that another one has.
+  EXPECT_EQ(steps(LastBatch::shorter, true),
+            (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {1004}, {}}}));
 }
 
 /// A matrix of floats and one label a sample.

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from support import json_lines, latest, layout, learnable_data, losses, train, trireme
+from support import apart, json_lines, latest, layout, learnable_data, lines, losses, train, trireme
 
 VOCAB = 257
 LLAMA = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=44,
@@ -100,6 +100,58 @@ def test_family(family, data, tokenizer, tmp_path):
     assert json_lines(said)[0]["new_ids"] == want
 
 
+def distance(a, b):
+    """The largest difference of any weight of two merged folders."""
+    a, b = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    assert a.keys() == b.keys()
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+# The last step has rows for one data rank alone, as has the last batch of an evaluation.
+SHARED_OUT = ["train.train_iter=null", "train.train_samples=13", "train.dist.expert_parallel=dp", "train.evaluation.enabled=true",
+              "train.evaluation.eval_period=2", "train.evaluation.eval_samples=5"]
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"] if os.environ.get("TRIREME_FULL") else ["qwen3_moe"])
+def test_experts_on_data_ranks(family, data, tokenizer, tmp_path):
+    config = write_config(tmp_path, family, data, tokenizer)
+    keys = json.loads(config.read_text())
+    # A balance loss is of a data rank's micro-batch: one rank would have another. Three experts do not divide.
+    keys["model"] |= {"output_router_logits": False, "num_local_experts" if family == "mixtral" else "num_experts": 3}
+    keys["data"]["valid"] = keys["data"]["train"]
+    config.write_text(json.dumps(keys))
+
+    def merged(run):
+        trireme("ckpt", "convert", latest(run), run.with_suffix(".hf"), "--to", "hf")
+        return run.with_suffix(".hf")
+
+    one = tmp_path / "one"
+    train(config, one, *SHARED_OUT)
+    want = merged(one)
+    evaluated = [line["eval_loss"] for line in lines(one) if "eval_loss" in line]
+    for name, where, words in [("two", layout(2), []), ("zero3", layout(2), ["train.zero_optimization.stage=3"]),
+                               ("recomputed", layout(2), ["train.zero_optimization.stage=1", "train.activation_checkpoint.enabled=true"]),
+                               ("all", layout(2, 2, 2), ["train.zero_optimization.stage=2", "train.dist.sequence_parallel=true"])]:
+        run = tmp_path / name
+        train(config, run, *where, *SHARED_OUT, *words)
+        assert apart(list(losses(run).values()), list(losses(one).values())) < 1e-5, name
+        assert apart([line["eval_loss"] for line in lines(run) if "eval_loss" in line], evaluated) < 1e-5, name
+        assert distance(merged(run), want) < 1e-4, name
+
+    # A run goes on with experts on tensor ranks, on another layout.
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "zero3", again)
+    (again / "checkpoints/latest").write_text("step_00000002\n")
+    shutil.rmtree(again / "checkpoints/step_00000004")
+    train(config, again, *layout(1, 2, 1), *SHARED_OUT, "train.dist.expert_parallel=tp", "--resume")
+    assert distance(merged(again), want) < 1e-4
+
+    shown = trireme("inspect", "--config", config, "--json", *layout(2)[2:], "--ranks", 2, "train.dist.expert_parallel=dp").stdout
+    places = {entry["name"]: entry["dp"] for entry in json.loads(shown)["parameters"]}
+    homes = {place for name, place in places.items() if ".experts." in name}
+    assert homes == {"rank 0", "rank 1"} and all(place == "replicated" for name, place in places.items() if ".experts." not in name)
+
+
 REFUSED = {
     "heads that tp does not divide": ("llama", dict(num_attention_heads=3, num_key_value_heads=3, hidden_size=33), ["3", "tensor_parallel_size"]),
     "key heads beside tp": ("llama", dict(num_attention_heads=6, num_key_value_heads=3, hidden_size=36), ["num_key_value_heads 3"]),
@@ -116,6 +168,18 @@ REFUSED = {
     "rotary": ("gptj", dict(rotary_dim=12), ["rotary_dim", "8"]),
     "family": ("lama", {}, ["lama", "llama"]),
 }
+
+
+@pytest.mark.parametrize("family, words, said", [
+    ("llama", layout(2), ["expert_parallel", "no experts"]),
+    ("mixtral", [*layout(2), "model.num_local_experts=1", "model.num_experts_per_tok=1"], ["2 data ranks", "1 experts"]),
+    ("mixtral", [*layout(2), "optim.name=lamb", "train.zero_optimization.stage=1"], ["lamb", "expert_parallel", "ZeRO"]),
+    ("mixtral", [*layout(2), "train.dist.expert_parallel=pp"], ["expert_parallel", "pp"]),
+])
+def test_experts_that_data_ranks_cannot_share_out(family, words, said, data, tokenizer, tmp_path):
+    config = write_config(tmp_path, family, data, tokenizer)
+    error = train(config, tmp_path / "run", "train.dist.expert_parallel=dp", *words, code=2).stderr
+    assert all(word in error for word in said), error
 
 
 @pytest.mark.parametrize("case", REFUSED)

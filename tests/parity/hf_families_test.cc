@@ -119,14 +119,25 @@ void fill(const Case& c, nn::ParamStore& store) {
   }
 }
 
-Numbers run(const Case& c, const layout::Coord& sizes, bool sequence_parallel) {
+struct Layout {
+  layout::Coord sizes = {};
+  bool sequence_parallel = false;
+  layout::Axis experts = layout::Axis::tp;
+  int zero = 0;  // stage; parameters are whole
+  const char* schedule = "1f1b";
+};
+
+Numbers run(const Case& c, const Layout& layout) {
+  const layout::Coord& sizes = layout.sizes;
   Numbers numbers;
   test::Gathered gradients, after;
   std::mutex mutex;
   train::Placement placement{
       .mesh = layout::Mesh(sizes),
-      .schedule = schedule::generate("1f1b", {.ranks = sizes.pp, .micro_batches = kMicroBatches}),
-      .options = {.dtype = c.wide ? base::DType::f64 : base::DType::f32, .sequence_parallel = sequence_parallel}};
+      .schedule = schedule::generate(layout.schedule, {.ranks = sizes.pp, .micro_batches = kMicroBatches}),
+      .options = {.dtype = c.wide ? base::DType::f64 : base::DType::f32,
+                  .sequence_parallel = layout.sequence_parallel,
+                  .expert_axis = layout.experts}};
   config::Optim optim;
   optim.name = "adamw";
   optim.eps = kEps;
@@ -135,12 +146,13 @@ Numbers run(const Case& c, const layout::Coord& sizes, bool sequence_parallel) {
   optim.clip_grad_max_norm = std::nullopt;
   dist::run_ranks(placement.mesh.size(), [&](dist::World& world) {
     auto model = train::assemble(c.model, placement, 1, world);
-    train::make_parameters(*model, true, nullptr);
+    train::make_parameters(*model, true, nullptr, layout.zero);
     nn::ParamStore& store = model->model->store;
     fill(c, store);
-    optim::ShardedOptimizer optimizer(world, model->mesh, store, optim, 0);
+    optim::ShardedOptimizer optimizer(world, model->mesh, store, optim, layout.zero);
+    train::OverlappedSync overlap(optimizer.sync(), model->parameters.get());
     const std::vector<nn::Batch> batches = batches_of(c, model->mesh);
-    pipeline::Executor executor(model->schedule, *model->model, model->mesh);
+    pipeline::Executor executor(model->schedule, *model->model, model->mesh, {}, layout.zero > 0 ? &overlap : nullptr);
     // Where outputs are wanted, the head's scores are made whole; else they need not be.
     const bool from_head = model->model->def.loss.from_head;
     for (int step = 0; step < kSteps; ++step) {
@@ -150,6 +162,7 @@ Numbers run(const Case& c, const layout::Coord& sizes, bool sequence_parallel) {
       optimizer.step(kLr);
       model->model->average(static_cast<double>(step + 1) / kSteps);
       if (step > 0) continue;
+      optimizer.sync().gather();
       if (whole) {
         EXPECT_NEAR(whole->loss(), done.loss(), c.bound() * std::abs(done.loss()));
         std::swap(whole->outputs, done.outputs);
@@ -197,6 +210,15 @@ double step_error(const test::Tensors& got, const test::Tensors& want) {
   return worst;
 }
 
+void compare(const Case& c, const Layout& layout) {
+  const Numbers got = run(c, layout);
+  const test::Worst worst = gradient_error(c, got.gradients);
+  EXPECT_LT(worst.error, c.bound()) << worst.name;
+  EXPECT_LT(std::abs(got.loss / c.loss - 1), c.bound());
+  EXPECT_LT(got.output_error, c.bound());
+  EXPECT_LT(step_error(got.after, c.after), 1e-3);
+}
+
 std::vector<std::filesystem::path> cases() {
   std::vector<std::filesystem::path> folders;
   const char* root = std::getenv("TRIREME_HF_FIXTURES");
@@ -233,12 +255,7 @@ TEST(HfFamilies, EveryLayoutGivesHuggingFacesNumbers) {
         if (!end && !full && (c.few || ++place % 3 != 0)) continue;
         SCOPED_TRACE(fmt::format("{} pp {} dp {} tp {}{}", c.name, sizes.pp, sizes.dp, sizes.tp, sp ? " sp" : ""));
         try {
-          Numbers got = run(c, sizes, sp);
-          const test::Worst worst = gradient_error(c, got.gradients);
-          EXPECT_LT(worst.error, c.bound()) << worst.name;
-          EXPECT_LT(std::abs(got.loss / c.loss - 1), c.bound());
-          EXPECT_LT(got.output_error, c.bound());
-          EXPECT_LT(step_error(got.after, c.after), 1e-3);
+          compare(c, {sizes, sp});
         } catch (const std::exception& error) {
           ADD_FAILURE() << error.what();
           break;
@@ -247,6 +264,50 @@ TEST(HfFamilies, EveryLayoutGivesHuggingFacesNumbers) {
       }
   }
   EXPECT_GE(ran, wanted ? 1 : 12);
+}
+
+// Five experts on two data ranks, which exchange tokens.
+TEST(HfFamilies, ExpertsOnDataRanksGiveHuggingFacesNumbers) {
+  const char* wanted = std::getenv("TRIREME_HF_CASE");
+  std::set<std::string> families;
+  for (const std::filesystem::path& folder : cases()) {
+    if (wanted && folder.filename().string().find(wanted) == std::string::npos) continue;
+    const Case c = read_case(folder);
+    if (!c.model.contains("num_local_experts") && !c.model.contains("num_experts")) continue;
+    if (std::ranges::find(c.dp, 2) == c.dp.end() || !families.insert(c.model.at("model_type")).second) continue;
+    for (const Layout& layout : {Layout{{.pp = 1, .dp = 2, .tp = 1}, false, layout::Axis::dp},
+                                 {{.pp = 1, .dp = 2, .tp = 2}, true, layout::Axis::dp, 1},
+                                 {{.pp = 2, .dp = 2, .tp = 1}, false, layout::Axis::dp, 0, "zb-h1"},
+                                 {{.pp = 2, .dp = 2, .tp = 2}, true, layout::Axis::dp, 2}}) {
+      SCOPED_TRACE(fmt::format("{} pp {} dp {} tp {} ZeRO {}", c.name, layout.sizes.pp, layout.sizes.dp, layout.sizes.tp, layout.zero));
+      try {
+        compare(c, layout);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
+  if (!wanted) {
+    EXPECT_GE(families.size(), 2u);
+  }
+}
+
+TEST(HfFamilies, DataRanksThatShareOutExpertsHaveRowsOfEachMicroBatch) {
+  for (const std::filesystem::path& folder : cases()) {
+    if (folder.filename() != "mixtral_fp32") continue;
+    const Case c = read_case(folder);
+    const train::Placement placement{.mesh = layout::Mesh({.pp = 1, .dp = 2, .tp = 1}),
+                                     .schedule = schedule::generate("1f1b", {.ranks = 1, .micro_batches = kMicroBatches}),
+                                     .options = {.expert_axis = layout::Axis::dp}};
+    const auto lacking = [&](dist::World& world) {
+      auto model = train::assemble(c.model, placement, 1, world);
+      train::make_parameters(*model, true, nullptr);
+      std::vector<nn::Batch> batches = batches_of(c, model->mesh);
+      if (world.rank() == 1) batches[1].rows = 0;
+      pipeline::Executor(model->schedule, *model->model, model->mesh).run(batches, {}, nn::Mode::train);
+    };
+    EXPECT_THROW(dist::run_ranks(2, lacking), base::ConfigError);
+  }
 }
 
 // What `trireme models` lists has been compared.

@@ -243,20 +243,25 @@ def vit(root):
 
 
 class Taught(torch.nn.Module):
-    """DeiT with a teacher that takes part: its class is what the second token learns."""
+    """DeiT with a teacher that takes part: the second token learns its class, or with a temperature its shares of them."""
 
-    def __init__(self, student, teacher, alpha):
+    def __init__(self, student, teacher, alpha, temperature=None):
         super().__init__()
-        self.config, self.alpha = student.config, alpha
+        self.config, self.alpha, self.temperature = student.config, alpha, temperature
         self.deit, self.cls_classifier, self.distillation_classifier = student.deit, student.cls_classifier, student.distillation_classifier
         self.student = [student]  # no module: its parts are this one's
         self.teacher = teacher.requires_grad_(False)
 
     def forward(self, pixel_values, labels):
         out, taught = self.student[0](pixel_values), self.teacher(pixel_values).logits
-        loss = torch.nn.functional.cross_entropy
-        return types.SimpleNamespace(logits=out.logits, loss=(1 - self.alpha) * loss(out.cls_logits, labels)
-                                     + self.alpha * loss(out.distillation_logits, taught.argmax(-1)))
+        loss, t = torch.nn.functional.cross_entropy, self.temperature
+        if t is None:
+            learnt = loss(out.distillation_logits, taught.argmax(-1))
+        else:
+            # The divergence of Hinton et al., a mean over images and classes, as DeiT's authors take it.
+            divergence = torch.nn.functional.kl_div((out.distillation_logits / t).log_softmax(-1), (taught / t).softmax(-1), reduction="sum")
+            learnt = divergence * t**2 / taught.numel()
+        return types.SimpleNamespace(logits=out.logits, loss=(1 - self.alpha) * loss(out.cls_logits, labels) + self.alpha * learnt)
 
 
 def deit_taught(root):
@@ -269,8 +274,10 @@ def deit_taught(root):
     teacher.config.architectures = ["ViTForImageClassification"]
     config = {"architectures": ["DeiTForImageClassificationWithTeacher"], "distillation_alpha": 0.3,
               "teacher": {"path": "", "model": json.loads(teacher.config.to_json_string())}}
-    images(root, "deit_taught_fp64", Taught(student, teacher, 0.3).double(), blocks=4, tp=[1, 2, 4], layouts="few", config=config,
-           labels=torch.tensor([0, 4, 2, 2, 1, 3]))
+    labels = torch.tensor([0, 4, 2, 2, 1, 3])
+    images(root, "deit_taught_fp64", Taught(student, teacher, 0.3).double(), blocks=4, tp=[1, 2, 4], layouts="few", config=config, labels=labels)
+    images(root, "deit_taught_soft_fp64", Taught(student, teacher, 0.4, 1.7).double(), blocks=4, tp=[1, 2, 4], layouts="few",
+           config=config | {"distillation": "soft", "distillation_alpha": 0.4, "distillation_tau": 1.7}, labels=labels)
 
 
 def vit_mae(root):

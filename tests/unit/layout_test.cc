@@ -126,6 +126,21 @@ TEST(Slices, OwnersHoldEachElementOnce) {
   EXPECT_FALSE(holds(spec, 0));
 }
 
+TEST(Slices, OneDataRankMayHoldAllThereIs) {
+  const Mesh mesh({.pp = 1, .dp = 3, .tp = 2});
+  ParamSpec spec{.name = "expert", .shape = {4, 3}};
+  spec.layout.tp = Sbp::split(0);
+  spec.layout.data_rank = 1;
+  EXPECT_EQ(local_slice(spec, mesh, {.pp = 0, .dp = 1, .tp = 1}), (Slice{{{{2, 4}}, {{0, 3}}}}));
+  EXPECT_EQ(local_slice(spec, mesh, {.pp = 0, .dp = 0, .tp = 1}).count(), 0);
+  EXPECT_TRUE(is_owner(spec, {.pp = 0, .dp = 1, .tp = 1}));
+  EXPECT_FALSE(is_owner(spec, {.pp = 0, .dp = 0, .tp = 1}));
+  EXPECT_TRUE(holds(spec, {.pp = 0, .dp = 1, .tp = 0}));
+  EXPECT_FALSE(holds(spec, {.pp = 0, .dp = 2, .tp = 0}));
+  EXPECT_EQ(data_place(spec.layout), "rank 1");
+  EXPECT_THROW(local_slice(spec, Mesh(), {}), InternalError);
+}
+
 /// A random tensor: shape, blocks, granularity and splits that fit.
 ParamSpec random_spec(std::mt19937& random, const Mesh& mesh) {
   auto below = [&](int n) { return static_cast<int>(random() % n); };

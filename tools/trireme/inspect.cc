@@ -67,12 +67,12 @@ void run(const Options& options) {
   int64_t elements = 0;
   for (const layout::ParamSpec& spec : model.parameters) {
     // Without a rank, as the first one that holds the parameter has it.
-    layout::Coord at{.pp = spec.layout.stages.front()};
+    layout::Coord at{.pp = spec.layout.stages.front(), .dp = spec.layout.data_rank.value_or(0)};
     if (options.rank) at = mesh.coord(*options.rank);
-    if (!layout::holds(spec, at.pp)) continue;
+    if (!layout::holds(spec, at)) continue;
     const layout::Slice slice = layout::local_slice(spec, mesh, at);
     elements += slice.count();
-    const std::string dp = layout::to_string(spec.layout.dp),
+    const std::string dp = layout::data_place(spec.layout),
                       tp = layout::to_string(spec.layout.tp);
     parameters.push_back({{"name", spec.name},
                           {"shape", spec.shape},

@@ -32,6 +32,7 @@ Json to_json(const layout::ModelDescription& description) {
                           {"tp", to_string(spec.layout.tp)},
                           {"fused", spec.fused},
                           {"granularity", spec.granularity}});
+    if (spec.layout.data_rank) parameters.back()["data_rank"] = *spec.layout.data_rank;
   }
   return {{"layers", layers},
           {"parameters", parameters},
@@ -58,6 +59,7 @@ layout::ModelDescription description_from(const Json& json) {
     spec.layout.tp = layout::sbp_from_string(entry.at("tp"));
     spec.fused = entry.at("fused").get<std::vector<int64_t>>();
     spec.granularity = entry.at("granularity");
+    if (entry.contains("data_rank")) spec.layout.data_rank = entry["data_rank"].get<int>();
     description.parameters.push_back(std::move(spec));
   }
   description.layers_per_stage = json.at("layers_per_stage").get<std::vector<int>>();
@@ -168,6 +170,7 @@ layout::ModelDescription retarget(const layout::ModelDescription& description,
     const std::set<int>& holders = stages_of[spec.name];
     base::check(!holders.empty(), "no layer holds {}", spec.name);
     spec.layout.stages.assign(holders.begin(), holders.end());
+    spec.layout.data_rank.reset();  // of a mesh with other data ranks
   }
   return out;
 }

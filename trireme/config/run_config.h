@@ -75,6 +75,7 @@ struct Dist {
   std::string balance = "layers";
   std::optional<double> auto_memory_mb = {};
   bool sequence_parallel = false;
+  std::string expert_parallel = "tp";
   std::optional<int> pipeline_num_layers = {};
   std::optional<std::vector<int>> custom_pipeline_stage_id = {};
   double timeout_s = 600;
@@ -101,6 +102,10 @@ struct Dist {
       Field{"schedule auto: MiB of activations that a rank may hold; null: no limit", 0, 1e9});
     v("sequence_parallel", self.sequence_parallel,
       Field{"split the residual stream along the sequence over the tensor-parallel ranks"});
+    v("expert_parallel", self.expert_parallel,
+      Field{.help = "what of a mixture's experts a data-parallel rank holds: its tensor-parallel ranks' parts of all of "
+                    "them, or of its own share, to which the tokens of all data ranks travel",
+            .choices = {"tp", "dp"}});
     v("pipeline_num_layers", self.pipeline_num_layers,
       Field{"layers that the stages share; null: the model's. Any other number is refused", 1});
     v("custom_pipeline_stage_id", self.custom_pipeline_stage_id,

@@ -75,14 +75,16 @@ struct Loader::Impl {
   Batch read_batch(int64_t first, int64_t step_rows, int64_t micro_batch) const {
     const int64_t begin =
         (micro_batch * options.dp_size + options.dp_rank) * options.micro_batch_size;
-    const int64_t rows = std::clamp(step_rows - begin, int64_t{0}, options.micro_batch_size);
+    const int64_t given = std::clamp(step_rows - begin, int64_t{0}, options.micro_batch_size);
+    const bool stands_in = options.stand_in && given == 0 && step_rows > 0;
+    const int64_t rows = stands_in ? 1 : given;
     std::vector<int64_t> indices, places;
     for (int64_t i = 0; i < rows; ++i) {
       places.push_back(begin + i);
-      indices.push_back(first + begin + i);
+      indices.push_back(stands_in ? first : first + begin + i);
     }
-    const int64_t real = options.end_sample < 0
-                             ? rows
+    const int64_t real = stands_in                ? 0
+                         : options.end_sample < 0 ? rows
                              : std::clamp(options.end_sample - first - begin, int64_t{0}, rows);
     for (int64_t i = real; i < rows; ++i) indices[i] %= std::max(options.end_sample, int64_t{1});
     Batch batch = data::read_batch(*dataset, indices, std::move(places), options.workers, options.skip);

@@ -27,6 +27,9 @@ struct LoaderOptions {
   int prefetch = 2;  // steps read ahead
   std::set<std::string> skip = {};  // names of fields that this rank does not need
   int workers = 1;   // threads that make samples; the batches are the same with any number
+  /// Whether a rank that would have no row of a micro-batch, in a step that has some, gets one whose labels are ignored: for
+  /// models whose data ranks work together on every micro-batch.
+  bool stand_in = false;
   /// Samples of the step that begins after so many consumed ones, at most what the micro-batches
   /// hold; none given: as many as they hold.
   std::function<int64_t(int64_t consumed)> batch_size = {};

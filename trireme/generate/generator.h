@@ -29,7 +29,8 @@ struct Continuation {
 
 /// Collective over the mesh; every rank returns the same. ConfigError for an empty prompt, an id outside the
 /// vocabulary, or a length that exceeds the model's positions. The model needs no gradients. `observer` (may be null)
-/// hears of each layer that runs: with ZeRO 3 it gathers parameters, and all data ranks must continue the same prompts.
+/// hears of each layer that runs: with ZeRO 3 it gathers parameters. With that, and with experts that data ranks share out,
+/// all of them must continue the same prompts.
 std::vector<Continuation> generate(nn::Model& model, const dist::DeviceMesh& mesh, const Request& request,
                                    pipeline::StepObserver* observer = nullptr);
 

@@ -3,6 +3,7 @@
 // and where it lies. From it follow the local slice, checkpoints, gradient sync, ZeRO and `inspect`.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,15 @@ struct Init {
 enum class ParamKind : uint8_t { parameter, buffer };
 
 /// Where a tensor lies. Several stages: tied, replicated among its holders. `dp` is replicated for every
-/// ordinary parameter; experts placed on dp split it.
+/// ordinary parameter. What is of an expert may lie on one data rank alone, which needs no sum over the others.
 struct ParamLayout {
   std::vector<int> stages = {0};
   Sbp dp = Sbp::replicated();
   Sbp tp = Sbp::invariant();
+  std::optional<int> data_rank = {};  // the only one that holds it; none: as `dp` says
 };
+/// "rank 1", or what to_string says of `dp`.
+std::string data_place(const ParamLayout& layout);
 
 struct ParamSpec {
   std::string name;  // Hugging Face's name

@@ -90,6 +90,14 @@ Slice whole(const Shape& shape) {
 
 Slice local_slice(const ParamSpec& spec, const Mesh& mesh, const Coord& coord) {
   Slice slice = whole(spec.shape);
+  if (spec.layout.data_rank) {
+    base::check(*spec.layout.data_rank < mesh.size(Axis::dp) && !slice.dims.empty(), "{} {} cannot lie on data rank {} of {}",
+                spec.name, spec.shape, *spec.layout.data_rank, mesh.size(Axis::dp));
+    if (coord.dp != *spec.layout.data_rank) {
+      slice.dims.front().clear();
+      return slice;
+    }
+  }
   const Sbp &dp = spec.layout.dp, &tp = spec.layout.tp;
   // The axis to which fused blocks and granularity belong comes last; where both axes split one
   // dimension, the outer one (dp) takes the first cut of each block.
@@ -118,6 +126,14 @@ Slice local_slice(const ParamSpec& spec, const Mesh& mesh, const Coord& coord) {
 
 bool holds(const ParamSpec& spec, int stage) {
   return std::ranges::find(spec.layout.stages, stage) != spec.layout.stages.end();
+}
+
+bool holds(const ParamSpec& spec, const Coord& coord) {
+  return holds(spec, coord.pp) && coord.dp == spec.layout.data_rank.value_or(coord.dp);
+}
+
+std::string data_place(const ParamLayout& layout) {
+  return layout.data_rank ? fmt::format("rank {}", *layout.data_rank) : to_string(layout.dp);
 }
 
 void for_each_run(const Slice& slice, const Shape& global_shape,
@@ -165,7 +181,8 @@ std::vector<Overlap> overlap(const Slice& a, const Slice& b, const Shape& global
 }
 
 bool is_owner(const ParamSpec& spec, const Coord& coord) {
-  return coord.pp == spec.layout.stages.front() && (spec.layout.dp.is_split() || coord.dp == 0) &&
+  return coord.pp == spec.layout.stages.front() &&
+         (spec.layout.dp.is_split() || coord.dp == spec.layout.data_rank.value_or(0)) &&
          (spec.layout.tp.is_split() || coord.tp == 0);
 }
 

@@ -21,10 +21,12 @@ struct Slice {
 /// The whole tensor.
 Slice whole(const Shape& shape);
 
-/// The slice of `spec` at `coord`. Does not look at stages: whether a stage holds the tensor at all is
-/// `holds`. Throws ConfigError when granularity or blocks cannot be split over the axis.
+/// The slice of `spec` at `coord`; nothing of what another data rank alone holds. Does not look at stages: whether a stage
+/// holds the tensor at all is `holds`. Throws ConfigError when granularity or blocks cannot be split over the axis.
 Slice local_slice(const ParamSpec& spec, const Mesh& mesh, const Coord& coord);
 bool holds(const ParamSpec& spec, int stage);
+/// Its stage, and its data rank.
+bool holds(const ParamSpec& spec, const Coord& coord);
 
 /// A run of elements contiguous both in the global tensor (row-major) and in the local one.
 struct Run {
@@ -41,7 +43,7 @@ struct Overlap {
 std::vector<Overlap> overlap(const Slice& a, const Slice& b, const Shape& global_shape);
 
 /// Does the element count for norms and is it written by this rank: coordinate 0 on every axis (and among
-/// the holders of a tie) on which the tensor is not split.
+/// the holders of a tie) on which the tensor is not split; and the data rank that alone holds it.
 bool is_owner(const ParamSpec& spec, const Coord& coord);
 
 }  // namespace trireme::layout

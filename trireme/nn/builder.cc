@@ -45,6 +45,12 @@ Builder Builder::companion(const std::string& prefix, const Policy& policy) cons
   return inner;
 }
 
+Builder Builder::on_data_rank(int rank) const {
+  Builder inner = *this;
+  inner.data_rank_ = rank;
+  return inner;
+}
+
 Param* Builder::param(const std::string& name, const layout::Shape& shape, layout::Init init, Sbp tp,
                       std::vector<int64_t> fused, int64_t granularity) const {
   layout::ParamSpec spec{.name = scope_.empty() ? name : scope_ + "." + name,
@@ -71,6 +77,7 @@ Param* Builder::buffer(const std::string& name, const layout::Shape& shape, layo
 
 Param* Builder::declare(layout::ParamSpec spec) const {
   if (!prefix_.empty()) spec.name = prefix_ + "." + spec.name;
+  spec.layout.data_rank = data_rank_;
   if (auto it = stages_of_param_->find(spec.name); it != stages_of_param_->end()) spec.layout.stages = it->second;
   return store_->declare(spec, layout::local_slice(spec, mesh_->mesh, mesh_->coord), layer_index_);
 }

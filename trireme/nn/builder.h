@@ -2,6 +2,7 @@
 // Builder: what a layer is constructed with. It knows the scope (name prefix), the policy and this rank's place,
 // declares parameters in the ParamStore and hands out the local slices. Layers never see ranks or stages.
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ namespace trireme::nn {
 struct BuildOptions {
   base::DType dtype = base::DType::f32;
   bool sequence_parallel = false;
+  layout::Axis expert_axis = layout::Axis::tp;  // tp splits every expert; dp deals out whole ones among data ranks
   uint64_t seed = 0;
   bool fuse = true;  // Context::fuse, and a loss made with the head's scores
   LowRank low_rank = {};
@@ -40,6 +42,8 @@ class Builder {
   /// The same for a model that goes along and is never trained: its parameters are buffers under `prefix`, laid out by its
   /// own `policy`, which outlives the layers. They run without gradients too.
   Builder companion(const std::string& prefix, const Policy& policy) const;
+  /// The same for what data rank `rank` alone holds. Nobody touches those parameters on another one.
+  Builder on_data_rank(int rank) const;
   const std::string& scope() const { return scope_; }
   int layer_index() const { return layer_index_; }
 
@@ -56,9 +60,11 @@ class Builder {
 
   Rule rule() const { return find_rule(*policy_, scope_); }
   const comm::Comm& tp() const { return mesh_->tp; }
-  /// For what is taken over the rows of all data ranks (ModelDef::whole_batches).
+  /// For what is taken over the rows of all data ranks (ModelDef::whole_batches), and for experts among them.
   const comm::Comm& dp() const { return mesh_->dp; }
   /// Of the layout, also where there is no communication yet.
+  int dp_ranks() const { return mesh_->mesh.size(layout::Axis::dp); }
+  int dp_rank() const { return mesh_->coord.dp; }
   int tp_ranks() const { return mesh_->mesh.size(layout::Axis::tp); }
   int tp_rank() const { return mesh_->coord.tp; }
   const BuildOptions& options() const { return *options_; }
@@ -76,6 +82,7 @@ class Builder {
   std::string scope_, prefix_;  // prefix_: of a companion; none: parameters are ordinary ones
   bool averages_ = false;
   int layer_index_ = 0;
+  std::optional<int> data_rank_ = {};
   bool whole_ = false;
 };
 

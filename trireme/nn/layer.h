@@ -84,6 +84,7 @@ struct ModelDef {
   std::function<double(double over)> average_keeps = {};
   /// The State that enters the first layer is empty: layers read the Context's batch.
   int64_t vocab_size = 0, max_positions = 0;
+  int64_t experts = 0;  // of each mixture; 0: there is none
   int heads = 0;
   bool generates = true;       // makes text token by token
   int64_t decoder_start = -1;  // of an encoder-decoder: the token with which generation begins; -1: a decoder

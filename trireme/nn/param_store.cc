@@ -24,9 +24,12 @@ bool is_buffer(const Bucket& bucket) { return bucket.params.front()->spec.kind =
 bool same_sync(const Bucket& bucket, const Param& param) {
   return is_buffer(bucket) == (param.spec.kind == layout::ParamKind::buffer) && bucket.stages == param.spec.layout.stages &&
          bucket.replicated_on_tp == param.spec.layout.tp.is_replicated() &&
-         bucket.params.front()->spec.dtype == param.spec.dtype &&
+         bucket.alone == param.spec.layout.data_rank.has_value() && bucket.params.front()->spec.dtype == param.spec.dtype &&
          bucket.params.front()->frozen == param.frozen;
 }
+
+// Does another data rank hold it?
+bool is_elsewhere(const Param& param) { return param.spec.layout.data_rank && param.slice.count() == 0; }
 
 // Views of a whole flat buffer as the bucket's parameters, or nothing.
 at::Tensor view(const Bucket& bucket, size_t index, const at::Tensor& whole) {
@@ -132,6 +135,7 @@ Param* ParamStore::declare(const layout::ParamSpec& spec, layout::Slice slice, i
 void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allocate, int64_t bucket_bytes,
                              const Sharding& sharding, c10::Device device) {
   sharding_ = sharding;
+  std::erase_if(by_name_, [](const auto& entry) { return is_elsewhere(*entry.second); });
   // The holders of a tie use its parameters in other layers each.
   const auto together = [&](const Bucket& bucket, const Param& param) {
     return same_sync(bucket, param) && (!(sharding.gradients || sharding.parameters) || bucket.stages.size() > 1 ||
@@ -140,7 +144,8 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
   // Gradients land in reverse order of use, so the first bucket completes first. The holders of a tie use its
   // parameters in orders of their own, and must lay them out alike.
   std::vector<Param*> order;
-  for (auto it = storage_.rbegin(); it != storage_.rend(); ++it) order.push_back(&*it);
+  for (auto it = storage_.rbegin(); it != storage_.rend(); ++it)
+    if (!is_elsewhere(*it)) order.push_back(&*it);
   auto ties = std::stable_partition(order.begin(), order.end(),
                                     [](const Param* p) { return p->spec.layout.stages.size() == 1; });
   std::sort(ties, order.end(), [](const Param* a, const Param* b) { return a->spec.name < b->spec.name; });
@@ -152,7 +157,8 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
     while (b < buckets_.size() && !(together(buckets_[b], *param) && bytes[b] + size <= bucket_bytes)) ++b;
     if (b == buckets_.size()) {
       buckets_.push_back(Bucket{.params = {}, .offsets = {}, .stages = param->spec.layout.stages,
-                                .replicated_on_tp = param->spec.layout.tp.is_replicated()});
+                                .replicated_on_tp = param->spec.layout.tp.is_replicated(),
+                                .alone = param->spec.layout.data_rank.has_value()});
       bytes.push_back(0);
     }
     buckets_[b].params.push_back(param);
@@ -168,17 +174,18 @@ void ParamStore::materialize(uint64_t seed, bool gradients, const Allocate& allo
       bucket.offsets.push_back(bucket.size);
       bucket.size += (param->slice.count() + kAlignment - 1) / kAlignment * kAlignment;
     }
-    bucket.shard = layout::split_range(bucket.size, sharding.ranks, sharding.rank);
+    const Sharding split = bucket.alone ? Sharding() : sharding;
+    bucket.shard = layout::split_range(bucket.size, split.ranks, split.rank);
     const base::DType dtype = bucket.params.front()->spec.dtype;
     bucket.set_data(at::zeros({bucket.size}, at::TensorOptions(dist::scalar_type(dtype)).device(device)));
     for (Param* param : bucket.params) initialize(*param, seed, param->data);
-    if (sharding.parameters && !is_buffer(bucket)) {
+    if (split.parameters && !is_buffer(bucket)) {
       bucket.data_shard = zeros(bucket.shard.size(), dist::scalar_type(dtype));
       bucket.data_shard.copy_(bucket.data.narrow(0, bucket.shard.begin, bucket.shard.size()));
       bucket.set_data({});
     }
     if (!gradients || bucket.params.front()->frozen) continue;
-    if (sharding.gradients)
+    if (split.gradients)
       bucket.grad_shard = zeros(bucket.shard.size(), wide_type(dtype));
     else
       bucket.set_grad(zeros(bucket.size, wide_type(dtype)));
@@ -215,11 +222,11 @@ bool ParamStore::complete(const Bucket& bucket) const {
 }
 
 void ParamStore::audit() const {
-  for (const Param& param : storage_) {
-    if (param.spec.kind == layout::ParamKind::buffer) continue;
-    base::check(param.contributions == micro_batches_ * param.uses,
+  for (const auto& [name, param] : by_name_) {
+    if (param->spec.kind == layout::ParamKind::buffer) continue;
+    base::check(param->contributions == micro_batches_ * param->uses,
                 "{} got {} gradient contributions in this step, expected {} ({} micro-batches x {} uses)",
-                param.spec.name, param.contributions, micro_batches_ * param.uses, micro_batches_, param.uses);
+                name, param->contributions, micro_batches_ * param->uses, micro_batches_, param->uses);
   }
 }
 

@@ -44,14 +44,16 @@ struct Sharding {
 /// state, which is not the store's.)
 Sharding zero_sharding(int stage, int ranks, int rank);
 
-/// Parameters that are synchronised alike (kind, dtype, stages, replicated on tp or not, frozen or not): in reverse order
-/// of use, those of a tie by name, so that all its holders lay them out alike. Frozen ones have no gradient. Where
-/// anything is sharded, parameters of a bucket are used by the same layers, but for those of a tie. Buffers never are.
+/// Parameters that are synchronised alike (kind, dtype, stages, replicated on tp or not, on all data ranks or on this one
+/// alone, frozen or not): in reverse order of use, those of a tie by name, so that all its holders lay them out alike.
+/// Frozen ones have no gradient. Where anything is sharded, parameters of a bucket are used by the same layers, but for
+/// those of a tie. Buffers never are, nor what this data rank alone holds.
 struct Bucket {
   std::vector<Param*> params;
   std::vector<int64_t> offsets;  // element offset of each parameter in the flat buffers
   std::vector<int> stages;       // of all its parameters
   bool replicated_on_tp = false;
+  bool alone = false;            // on this data rank and no other: nothing is exchanged with them
   std::vector<int> layers = {};  // that use any of them
   int64_t size = 0;              // elements of a flat buffer; those between parameters (alignment) mean nothing
   at::Tensor data = {}, grad = {};              // flat and whole; none while only the shard is there
@@ -76,7 +78,7 @@ class ParamStore {
   void materialize(uint64_t seed, bool gradients, const Allocate& allocate = {}, int64_t bucket_bytes = 25 << 20,
                    const Sharding& sharding = {}, c10::Device device = c10::kCPU);
 
-  /// Ordered by name.
+  /// Ordered by name; once materialized without those that other data ranks hold.
   std::vector<Param*> params() const;
   Param* find(const std::string& name) const;  // or null
   std::vector<Bucket>& buckets() { return buckets_; }

@@ -11,7 +11,7 @@
 namespace trireme::optim {
 bool counts_for_norm(const layout::ParamSpec& spec, const layout::Coord& coord) {
   layout::Coord any_data_rank = coord;
-  any_data_rank.dp = 0;
+  any_data_rank.dp = spec.layout.data_rank.value_or(0);
   return layout::is_owner(spec, any_data_rank);
 }
 

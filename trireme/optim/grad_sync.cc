@@ -32,7 +32,7 @@ GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamSt
     if (!bucket.has_grad()) continue;  // frozen
     for (const nn::Param* param : bucket.params)
       base::check(!param->spec.layout.dp.is_split(),
-                  "{} is split over data ranks, which has no gradient exchange yet",
+                  "{} is split over data ranks, for which there is no gradient exchange",
                   param->spec.name);
     groups.try_emplace({bucket.stages, bucket.replicated_on_tp});
   }
@@ -52,12 +52,14 @@ GradSync::GradSync(dist::World& world, const dist::DeviceMesh& mesh, nn::ParamSt
   }
   for (nn::Bucket& bucket : store.buckets())
     if (bucket.has_grad())
-      exchanges_.push_back({.bucket = &bucket,
-                            .first = groups.at({bucket.stages, bucket.replicated_on_tp}),
-                            .work = {}});
+      (bucket.alone ? alone_ : exchanges_)
+          .push_back({.bucket = &bucket,
+                      .first = groups.at({bucket.stages, bucket.replicated_on_tp}),
+                      .work = {}});
 }
 
 layout::Range GradSync::shard(const nn::Bucket& bucket) const {
+  if (bucket.alone) return {0, bucket.size};
   return layout::split_range(bucket.size, mesh_->dp.size(), mesh_->dp.rank());
 }
 
@@ -83,7 +85,7 @@ void GradSync::begin() {
 void GradSync::before(int layer) {
   if (!sharded_) return;
   for (nn::Bucket* bucket : store_->buckets_of(layer))
-    if (bucket->has_grad())
+    if (bucket->has_grad() && !bucket->alone)
       bucket->set_grad(
           dist::shared_empty(mesh_->dp, bucket->size, bucket->grad_shard.scalar_type(), mesh_->device));
 }
@@ -168,6 +170,7 @@ void GradSync::landed() {
 void GradSync::finish() {
   base::check(!finished_, "gradients are summed once a step; begin() starts the next");
   finished_ = true;
+  start_alone();
   if (sharded_) return finish_shards();
   for (; next_ < exchanges_.size(); ++next_) {
     Exchange& exchange = exchanges_[next_];
@@ -190,6 +193,15 @@ void GradSync::finish() {
     grad.narrow(0, summed.begin, summed.size())
         .copy_(sent.narrow(0, summed.begin, summed.size()));
   }
+  for (Exchange& exchange : alone_) exchange.work.wait();
+}
+
+void GradSync::start_alone() {
+  for (Exchange& exchange : alone_) {
+    for (nn::Param* param : exchange.bucket->params)
+      if (!param->grad_begun) param->grad.zero_();
+    if (exchange.first.size() > 1) start_first(exchange, exchange.bucket->grad);
+  }
 }
 
 void GradSync::finish_shards() {
@@ -203,6 +215,7 @@ void GradSync::finish_shards() {
     if (!tied(exchange)) sum(exchange);
   for (Exchange* exchange : ties()) sum(*exchange);
   for (Exchange& exchange : exchanges_) exchange.work.wait();
+  for (Exchange& exchange : alone_) exchange.work.wait();
 }
 
 void GradSync::gather() {

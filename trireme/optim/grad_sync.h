@@ -1,7 +1,7 @@
 #pragma once
 // GradSync: the one rule that makes gradients whole. A gradient is summed over every axis on which
 // its parameter is replicated: among the holders of a tie, over tensor ranks where it is replicated
-// there, over data ranks always. ZeRO 0 sums the whole bucket on every data rank (all-reduce); with
+// there, over data ranks unless this one alone holds it. ZeRO 0 sums the whole bucket on every data rank (all-reduce); with
 // ZeRO 1 each keeps its shard (reduce-scatter). Both add in the same order, so a shard holds the
 // same bits as the whole.
 //
@@ -82,12 +82,15 @@ class GradSync {
   /// The gradient as it travels between data ranks: itself, or a copy.
   at::Tensor travelling(const at::Tensor& grad) const;
   void finish_shards();
+  /// The sums of what this data rank alone holds: with the others there is none.
+  void start_alone();
 
   const dist::DeviceMesh* mesh_;
   nn::ParamStore* store_;
   bool scatter_, sharded_;
   std::optional<base::DType> travel_;
   std::vector<Exchange> exchanges_;  // in the store's order
+  std::vector<Exchange> alone_;      // of this data rank; the others have as many of another size, or none
   std::deque<Scatter> scatters_;
   size_t next_ = 0;  // the first that has not been started
   bool finished_ = true;

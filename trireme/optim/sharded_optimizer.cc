@@ -26,6 +26,7 @@ layout::Range shifted(layout::Range range, int64_t by) {
 
 // The elements of a parameter's local slice that each data rank steps.
 std::vector<layout::Range> shards_of(const nn::Bucket& bucket, size_t index, int ranks) {
+  if (bucket.alone) ranks = 1;
   std::vector<layout::Range> shards;
   for (int r = 0; r < ranks; ++r)
     shards.push_back(shifted(layout::intersect(place(bucket, index),
@@ -62,6 +63,8 @@ ShardedOptimizer::ShardedOptimizer(dist::World& world, const dist::DeviceMesh& m
       sharded_(zero_stage >= 1),
       sync_(world, mesh, store, zero_stage, travel),
       optimizer_(make_optimizer(options, whole_tensors(mesh, store, sharded_))) {
+  base::check(!optimizer_->collective() || !sharded_ || std::ranges::none_of(store.buckets(), &nn::Bucket::alone),
+              "{} works on all data ranks together, which hold other parameters each", options.name);
   for (const nn::Param* param : store.params())
     base::check(param->frozen == is_frozen(param->spec, options),
                 "{} is {}frozen, unlike optim.groups", param->spec.name,
@@ -82,6 +85,7 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
   BucketState& entry = buckets_.emplace_back();
   entry.bucket = &bucket;
   entry.range = sharded_ ? sync_.shard(bucket) : layout::Range{0, bucket.size};
+  const int own_shard = bucket.alone ? 0 : mesh_->dp.rank();
   const at::ScalarType wide = nn::wide_type(bucket.params.front()->spec.dtype);
   entry.values = stepped(entry);
   if (entry.values.scalar_type() != wide) entry.values = copy_of(entry.values, wide);
@@ -98,11 +102,11 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
     // Segments end where shards do, with ZeRO 0 too: data ranks share the work of the norm, and its
     // sums do not depend on the ZeRO stage.
     const std::vector<layout::Range> shards = shards_of(bucket, i, mesh_->dp.size());
-    for (int r = 0; r < mesh_->dp.size(); ++r) {
-      if (sharded_ && r != mesh_->dp.rank()) continue;
+    for (int r = 0; r < static_cast<int>(shards.size()); ++r) {
+      if (sharded_ && r != own_shard) continue;
       const layout::Range flat = shards[static_cast<size_t>(r)];
       // A state that every rank keeps whole moves where none of the elements are, too.
-      if (flat.size() == 0 && !(keeps_whole && r == mesh_->dp.rank())) continue;
+      if (flat.size() == 0 && !(keeps_whole && r == own_shard)) continue;
       const layout::Range range = shifted(flat, -bucket.offsets[i]);
       Segment segment{.param = param,
                       .flat = flat,
@@ -116,7 +120,7 @@ void ShardedOptimizer::add(nn::Bucket& bucket) {
         segment.state.push_back(own.kinds[s].shape ? own.tensors[s]
                                                    : own.tensors[s].narrow(
                                                          0, flat.begin - held.begin, flat.size()));
-      if (r == mesh_->dp.rank()) {
+      if (r == own_shard) {
         if (counts_for_norm(param->spec, mesh_->coord))
           counted_.push_back(segment);
         else if (param->spec.layout.tp == layout::Sbp::invariant())
@@ -217,7 +221,7 @@ void ShardedOptimizer::update(double lr, double grad_scale) {
 
 comm::Work ShardedOptimizer::share(BucketState& entry) {
   const nn::Bucket& bucket = *entry.bucket;
-  if (!sharded_ || bucket.data_shard.defined()) return {};
+  if (!sharded_ || bucket.alone || bucket.data_shard.defined()) return {};
   auto* flat = static_cast<std::byte*>(dist::pointer(bucket.data, mesh_->dp));
   return mesh_->dp.all_gather(flat + entry.range.begin * bucket.data.element_size(), flat,
                               layout::split_sizes(bucket.size, mesh_->dp.size()),
@@ -265,7 +269,7 @@ nn::TensorPart ShardedOptimizer::part(const ParamState& own, std::string name,
           .flat = own.flat,
           .data = std::move(data),
           .owner = counts_for_norm(own.param->spec, mesh_->coord) &&
-                   (sharded_ || mesh_->dp.rank() == 0)};
+                   (sharded_ || own.param->spec.layout.data_rank || mesh_->dp.rank() == 0)};
 }
 
 at::Tensor ShardedOptimizer::of_param(const BucketState& entry, size_t index,
@@ -301,12 +305,13 @@ std::vector<nn::TensorPart> ShardedOptimizer::state() const {
         if (own.kinds[s].shape) {
           layout::ParamSpec whole{.name = name, .shape = *own.kinds[s].shape};
           whole.layout.stages = spec.layout.stages;
+          whole.layout.data_rank = spec.layout.data_rank;
           parts.push_back({.name = name,
                            .global_shape = whole.shape,
                            .slice = layout::whole(whole.shape),
                            .flat = {0, own.tensors[s].numel()},
                            .data = own.tensors[s],
-                           .owner = mesh_->dp.rank() == 0 && counts_for_norm(whole, mesh_->coord)});
+                           .owner = layout::is_owner(whole, mesh_->coord)});
         } else if (own.flat.size() > 0) {
           parts.push_back(part(own, name, own.tensors[s]));
         }

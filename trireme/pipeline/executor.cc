@@ -139,7 +139,12 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
   const nn::ModelDef& def = executor.model_.def;
   LossTerms& terms = result_.terms;
   if (options.loss) terms = {.sums = std::vector<double>(def.loss_terms), .weights = std::vector<int64_t>(def.loss_terms)};
+  const bool together = executor.model_.options.expert_axis == layout::Axis::dp && executor.mesh_.dp.size() > 1;
   for (const nn::Batch& batch : batches) {
+    if (together && batch.rows == 0)
+      throw base::ConfigError(
+          "a micro-batch has no rows on this data rank, whose experts the tokens of the others need: give it one that counts "
+          "for nothing (data::LoaderOptions::stand_in)");
     if (batch.rows == 0) continue;
     ++taking_part;
     if (options.loss)

@@ -54,7 +54,7 @@ struct StepResult {
 };
 
 /// A micro-batch whose backward pass is due. Every stage and tensor rank sees the same; all of them
-/// must decide alike.
+/// must decide alike, and so must data ranks that share out experts.
 class MicroBatch {
  public:
   int index() const { return index_; }  // among those the step was given
@@ -86,7 +86,7 @@ class Executor {
            const StageOptions& options = {}, StepObserver* observer = nullptr);
 
   /// Runs one step. Every stage and tensor rank is given the same micro-batches, as many as the
-  /// schedule has; those without rows take part in nothing. With a backward pass the gradients are
+  /// schedule has; those without rows take part in nothing (ConfigError where data ranks share out experts). With a backward pass the gradients are
   /// zeroed first and made for the mean over all counted items of the global batch. Collective over
   /// the world.
   StepResult run(std::span<const nn::Batch> micro_batches, const nn::Random& random, nn::Mode mode,

@@ -77,6 +77,7 @@ Placement placement_of(const config::RunConfig& config, int ranks, int64_t micro
   }
   placement.options = {.dtype = base::dtype_of(config.train.working_dtype()),
                        .sequence_parallel = dist.sequence_parallel,
+                       .expert_axis = dist.expert_parallel == "dp" ? layout::Axis::dp : layout::Axis::tp,
                        .seed = static_cast<uint64_t>(config.train.seed),
                        .fuse = config.train.fuse == "auto"};
   placement.blocks_per_chunk = blocks_per_chunk(config, placement.schedule.chunks);
@@ -162,6 +163,16 @@ void check_targets(const layout::ModelDescription& model, const nn::LowRank& ada
   }
 }
 
+void check_experts(const nn::ModelDef& def, const Placement& placement) {
+  if (placement.options.expert_axis != layout::Axis::dp) return;
+  const std::string given = "train.dist.expert_parallel dp";
+  if (def.experts == 0)
+    throw base::ConfigError(given + ": the model has no experts that data ranks could hold; leave it at tp");
+  if (const int ranks = placement.mesh.size(layout::Axis::dp); ranks > def.experts)
+    throw base::ConfigError(fmt::format("{}: {} data ranks cannot each hold one of {} experts; use fewer, or expert_parallel tp", given,
+                                        ranks, def.experts));
+}
+
 }  // namespace
 
 layout::ModelDescription describe(const base::Json& tree, const Placement& placement, int64_t seq) {
@@ -171,6 +182,7 @@ layout::ModelDescription describe(const base::Json& tree, const Placement& place
         "data.seq_length {} is more than the model's {} positions; lower it or raise them in model", seq,
         def.max_positions));
   }
+  check_experts(def, placement);
   nn::BuildOptions options = placement.options;
   options.low_rank = models::read_adapter(tree);
   layout::ModelDescription description =

@@ -52,7 +52,8 @@ Evaluation Evaluator::run() {
                                  .dp_rank = mesh.coord.dp,
                                  .dp_size = mesh.mesh.size(layout::Axis::dp),
                                  .end_sample = samples_,
-                                 .skip = assembly_.model->foreign_inputs()});
+                                 .skip = assembly_.model->foreign_inputs(),
+                                 .stand_in = assembly_.model->options.expert_axis == layout::Axis::dp});
   pipeline::LossTerms terms;
   Evaluation evaluation;
   std::vector<std::vector<double>> sums;

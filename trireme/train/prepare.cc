@@ -51,6 +51,18 @@ void check_fields(const nn::ModelDef& def, const data::Dataset& dataset, const b
   }
 }
 
+/// Which optimizers do not go with experts of a data rank's own.
+void check_experts(const Prepared& run) {
+  const config::RunConfig& config = run.config;
+  if (run.placement.options.expert_axis != layout::Axis::dp || run.placement.mesh.size(layout::Axis::dp) == 1) return;
+  if (config.train.zero_optimization.effective_stage() > 0 && optim::make_optimizer(config.optim)->collective())
+    throw base::ConfigError(fmt::format(
+        "optim.name {} looks at whole tensors, which train.zero_optimization splits over data ranks, and with "
+        "train.dist.expert_parallel dp these have other experts each; switch ZeRO off, set expert_parallel to tp or take "
+        "another optimizer",
+        config.optim.name));
+}
+
 /// What a model's own rows, statistics and averages do not go with.
 void check_whole(const nn::ModelDef& def, const Prepared& run) {
   const config::Train& train = run.config.train;
@@ -96,6 +108,7 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   optim::learning_rate(config.train.scheduler, config.optim.lr, 0, run.length.steps);
   optim::check_groups(run.description.parameters, config.optim);
   optim::make_optimizer(config.optim);
+  check_experts(run);
   for (const std::string& name : config.train.evaluation.metrics) eval_metrics().get(name);
   for (const std::string& name : config.train.hooks) hooks().get(name);
   return run;

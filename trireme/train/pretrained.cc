@@ -37,7 +37,8 @@ ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, con
       .mesh = mesh_of(options, world.size()),
       .schedule = schedule::generate(options.schedule, {.ranks = options.pipeline_parallel_size,
                                                         .micro_batches = static_cast<int>(options.micro_batches)}),
-      .options = {.dtype = options.dtype, .sequence_parallel = options.sequence_parallel, .seed = options.seed, .fuse = options.fuse}};
+      .options = {.dtype = options.dtype, .sequence_parallel = options.sequence_parallel,
+                  .expert_axis = options.expert_axis, .seed = options.seed, .fuse = options.fuse}};
   ParallelModel model{.assembly = assemble(tree, placement, 1, world), .config = models::resolve_model(tree)};
   if (options.gradient_checkpointing) model.stage.recompute_every = 1;
   config::Optim frozen;

@@ -19,6 +19,7 @@ struct ParallelOptions {
   int64_t micro_batches = 1;      // of a step
   std::string schedule = "1f1b";  // any that schedule::generate knows
   bool sequence_parallel = false;
+  layout::Axis expert_axis = layout::Axis::tp;  // dp: data ranks share out a mixture's experts
   int zero_stage = 0;
   base::DType dtype = base::DType::f32;
   bool gradients = true;                  // false: for evaluation and generation

@@ -18,26 +18,28 @@ namespace {
 // Bytes of what a rank holds of a parameter, and of its gradient.
 struct Bytes {
   int64_t parameter = 0, gradient = 0;
+  bool alone = false;  // no other data rank has them
 };
 std::map<std::string, Bytes> bytes_held(const layout::ModelDescription& model, const layout::Mesh& mesh,
                                         const layout::Coord& coord, const config::Optim& optim) {
   std::map<std::string, Bytes> held;
   for (const layout::ParamSpec& spec : model.parameters) {
-    if (!layout::holds(spec, coord.pp)) continue;
+    if (!layout::holds(spec, coord)) continue;
     const int64_t count = layout::local_slice(spec, mesh, coord).count(), size = base::size_of(spec.dtype);
-    held[spec.name] = {count * size, optim::is_frozen(spec, optim) ? 0 : count * std::max<int64_t>(4, size)};
+    held[spec.name] = {count * size, optim::is_frozen(spec, optim) ? 0 : count * std::max<int64_t>(4, size),
+                       spec.layout.data_rank.has_value()};
   }
   return held;
 }
 
-// The same of each layer's parameters together; a tied one counts in each that uses it.
+// The same of each layer's parameters together that data ranks share; a tied one counts in each that uses it.
 std::vector<Bytes> bytes_by_layer(const layout::ModelDescription& model, const std::map<std::string, Bytes>& held) {
   std::vector<Bytes> layers;
   for (const layout::LayerDescription& layer : model.layers) {
     Bytes& sum = layers.emplace_back();
     for (const std::string& name : layer.parameters) {
       const auto found = held.find(name);
-      if (found == held.end()) continue;
+      if (found == held.end() || found->second.alone) continue;
       sum.parameter += found->second.parameter;
       sum.gradient += found->second.gradient;
     }
@@ -52,29 +54,30 @@ RankMemory rank_memory(const layout::ModelDescription& model, const layout::Mesh
   const auto rule = optim::make_optimizer(optim);
   const std::map<std::string, Bytes> held = bytes_held(model, mesh, coord, optim);
   const int ranks = mesh.size(Axis::dp);
-  RankMemory memory;
+  RankMemory memory, alone;
   int64_t split = 0, whole = 0;
   for (const layout::ParamSpec& spec : model.parameters) {
     if (!held.contains(spec.name)) continue;
     const Bytes& bytes = held.at(spec.name);
-    memory.parameters += bytes.parameter;
-    memory.gradients += bytes.gradient;
+    (bytes.alone ? alone : memory).parameters += bytes.parameter;
+    (bytes.alone ? alone : memory).gradients += bytes.gradient;
     if (optim::is_frozen(spec, optim)) continue;
-    if (bytes.gradient > bytes.parameter) split += bytes.gradient;  // masters
-    if (optim.ema.decay) split += bytes.gradient;
+    int64_t& kept = bytes.alone ? whole : split;
+    if (bytes.gradient > bytes.parameter) kept += bytes.gradient;  // masters
+    if (optim.ema.decay) kept += bytes.gradient;
     for (const optim::State& state : rule->states(spec)) {
       if (state.shape)
         whole += layout::element_count(*state.shape) * std::max<int64_t>(4, base::size_of(spec.dtype));
       else
-        split += bytes.gradient;
+        kept += bytes.gradient;
     }
   }
   const auto shard = [&](int64_t bytes, int from_stage) {
     return zero_stage >= from_stage ? layout::split_range(bytes, ranks, coord.dp).size() : bytes;
   };
   memory.optimizer = optim.offload ? 0 : whole + shard(split, 1);
-  memory.gradients = shard(memory.gradients, 2);
-  memory.parameters = shard(memory.parameters, 3);
+  memory.gradients = shard(memory.gradients, 2) + alone.gradients;
+  memory.parameters = shard(memory.parameters, 3) + alone.parameters;
   if (ranks == 1) return memory;
   int64_t before = 0;
   for (const Bytes& layer : bytes_by_layer(model, held)) {
@@ -91,7 +94,8 @@ StepTraffic step_traffic(const layout::ModelDescription& model, const layout::Me
   if (mesh.size(Axis::dp) == 1) return traffic;
   const std::map<std::string, Bytes> held = bytes_held(model, mesh, coord, optim);
   Bytes once, by_layer;
-  for (const auto& [name, bytes] : held) once.parameter += bytes.parameter, once.gradient += bytes.gradient;
+  for (const auto& [name, bytes] : held)
+    if (!bytes.alone) once.parameter += bytes.parameter, once.gradient += bytes.gradient;
   for (const Bytes& layer : bytes_by_layer(model, held))
     by_layer.parameter += layer.parameter, by_layer.gradient += layer.gradient;
   traffic.gradients = zero_stage >= 2 ? micro_batches * by_layer.gradient : once.gradient;
@@ -134,7 +138,7 @@ std::string layout_report(const config::RunConfig& config, const layout::ModelDe
     RankMemory memory = rank_memory(model, mesh, coord, config.optim, zero);
     int64_t held = 0;
     for (const layout::ParamSpec& spec : model.parameters)
-      if (layout::holds(spec, stage)) held += layout::local_slice(spec, mesh, coord).count();
+      if (layout::holds(spec, coord)) held += layout::local_slice(spec, mesh, coord).count();
     const StepTraffic traffic = step_traffic(model, mesh, coord, config.optim, zero, plan.micro_batches);
     text += fmt::format("{:>5}  {:>6}  {:>14}  {:>12.1f}  {:>12.1f}  {:>12.1f}  {:>12.1f}  {:>12.1f}  {:>20.1f}\n", stage,
                         model.layers_per_stage[stage], held, memory.parameters / kMiB, memory.gradients / kMiB,

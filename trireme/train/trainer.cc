@@ -64,6 +64,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                                    .prefetch = config.data.prefetch,
                                    .skip = run->model->foreign_inputs(),
                                    .workers = config.data.workers,
+                                   .stand_in = run->model->options.expert_axis == layout::Axis::dp,
                                    .batch_size = batch_size});
 
   Telemetry telemetry(prepared, mesh);

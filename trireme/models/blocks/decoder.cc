@@ -262,6 +262,7 @@ nn::ModelDef decoder(const DecoderConfig& given) {
   nn::ModelDef def;
   def.vocab_size = c.vocab_size;
   def.max_positions = c.max_positions;
+  def.experts = c.experts.count;
   def.policy = policy_of(c.names);
   def.trains_on = {{"input_ids"}, {"labels"}};
   def.layers.push_back({"embeddings", false, [c](Builder& b) { return std::make_unique<Embeddings>(b / c.names.model, c); }, false, {"input_ids"}});

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "trireme/dist/device.h"
+#include "trireme/dist/exchange_rows.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/nn/attention.h"
 
@@ -125,15 +127,23 @@ at::Tensor Mlp::forward(const at::Tensor& x, const Context& context) const {
 Experts::Experts(const Builder& b, const DecoderConfig& c)
     : options_(c.experts),
       tp_(&b.tp()),
+      dp_(&b.dp()),
       stream_(b.stream()),
       activation_(nn::find_activation(c.activation)),
       router_((b / c.names.router).param("weight", {c.experts.count, c.hidden}, Init::normal(c.init), Sbp::replicated())) {
-  for (int64_t e = 0; e < c.experts.count; ++e) {
-    in_.emplace_back(b, c.hidden,
-                     mlp_inputs(expert_name(c.names.expert_gate, e), expert_name(c.names.expert_up, e), c.experts.inner),
-                     linear(c, false));
-    out_.emplace_back(b / expert_name(c.names.expert_down, e), c.experts.inner, c.hidden, onto_stream(c, false));
+  const bool dealt = b.options().expert_axis == layout::Axis::dp && b.dp_ranks() > 1;
+  const int ranks = dealt ? b.dp_ranks() : 1;
+  for (int rank = 0; rank < ranks; ++rank) {
+    held_.push_back(layout::split_range(c.experts.count, ranks, rank));
+    const Builder home = dealt ? b.on_data_rank(rank) : b;
+    for (int64_t e = held_.back().begin; e < held_.back().end; ++e) {
+      in_.emplace_back(home, c.hidden,
+                       mlp_inputs(expert_name(c.names.expert_gate, e), expert_name(c.names.expert_up, e), c.experts.inner),
+                       linear(c, false));
+      out_.emplace_back(home / expert_name(c.names.expert_down, e), c.experts.inner, c.hidden, onto_stream(c, false));
+    }
   }
+  own_ = held_[dealt ? static_cast<size_t>(b.dp_rank()) : 0];
 }
 
 Routed Experts::forward(const at::Tensor& x, const Context& context) const {
@@ -145,22 +155,52 @@ Routed Experts::forward(const at::Tensor& x, const Context& context) const {
   if (options_.normalize) weights = weights / weights.sum(-1, true);
   weights = weights.to(rows.scalar_type());
 
-  // Every expert runs, also on no token: each weight gets its contribution.
-  std::vector<at::Tensor> outs, places;
-  for (int64_t e = 0; e < options_.count; ++e) {
-    at::Tensor found = chosen.eq(e).nonzero(), place = found.select(1, 0);
-    std::vector<at::Tensor> parts = in_[e].local(rows.index_select(0, place), context);
-    at::Tensor out = out_[e].local(nn::gated(activation_, parts[0], parts[1], context), context);
-    outs.push_back(out * weights.index({place, found.select(1, 1)}).unsqueeze(1));
-    places.push_back(place);
-  }
-  at::Tensor sum = at::zeros_like(rows).index_add(0, at::cat(places), at::cat(outs));
+  // Choices by expert, those of one by token.
+  const at::Tensor choices = chosen.flatten(), order = at::argsort(choices, true), place = at::floor_divide(order, options_.chosen);
+  const at::Tensor counts = at::bincount(choices, {}, options_.count);
+  at::Tensor out = apply(rows.index_select(0, place), counts, context) * weights.flatten().index_select(0, order).unsqueeze(1);
+  at::Tensor sum = at::zeros_like(rows).index_add(0, place, out);
   Routed routed{.out = dist::redistribute(sum.view(whole.sizes()), *tp_, Sbp::partial(), stream_)};
   if (options_.balance > 0) {
-    routed.chosen = at::bincount(chosen.flatten(), {}, options_.count).to(shares.scalar_type());
+    routed.chosen = counts.to(shares.scalar_type());
     routed.shares = dist::redistribute(shares.sum(0), *tp_, Sbp::replicated(), Sbp::invariant());
   }
   return routed;
+}
+
+at::Tensor Experts::apply(const at::Tensor& rows, const at::Tensor& counts, const Context& context) const {
+  const auto numbers = [](const at::Tensor& t) {
+    const at::Tensor host = t.contiguous();
+    return std::vector<int64_t>(host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel());
+  };
+  const at::Tensor here = dist::to_host(counts);
+  if (held_.size() == 1) return run(rows, numbers(here), context);
+
+  const auto ranks = std::ssize(held_);
+  at::Tensor all = at::empty({ranks, options_.count}, here.options());
+  dp_->all_gather(here.const_data_ptr(), all.mutable_data_ptr(), std::vector<int64_t>(held_.size(), options_.count), base::DType::i64).wait();
+  std::vector<int64_t> send;
+  for (layout::Range range : held_) send.push_back(here.slice(0, range.begin, range.end).sum().item<int64_t>());
+  const at::Tensor mine = all.slice(1, own_.begin, own_.end);  // rows that come, by rank and expert
+  const std::vector<int64_t> receive = numbers(mine.sum(1));
+  const at::Tensor experts = at::repeat_interleave(at::arange(own_.size(), at::kLong).repeat({ranks}), mine.flatten());
+  const at::Tensor by_expert = dist::to_device(at::argsort(experts, true), rows.device());
+
+  const at::Tensor came = dist::exchange_rows(rows, *dp_, send, receive);
+  const at::Tensor out = run(came.index_select(0, by_expert), numbers(mine.sum(0)), context);
+  return dist::exchange_rows(out.index_select(0, at::argsort(by_expert)), *dp_, receive, send);
+}
+
+at::Tensor Experts::run(const at::Tensor& rows, const std::vector<int64_t>& counts, const Context& context) const {
+  // Every expert runs, also on no row: each weight gets its contribution.
+  const std::vector<at::Tensor> ins = rows.split_with_sizes(counts);
+  std::vector<at::Tensor> outs;
+  for (size_t i = 0; i < ins.size(); ++i) {
+    const size_t e = static_cast<size_t>(own_.begin) + i;
+    const std::vector<at::Tensor> parts = in_[e].local(ins[i], context);
+    outs.push_back(out_[e].local(nn::gated(activation_, parts[0], parts[1], context), context));
+  }
+  return at::cat(outs);
 }
 
 }  // namespace trireme::models
