@@ -7,7 +7,10 @@
 namespace trireme::models {
 namespace {
 
-const DecoderConfig kQwen{.vocab_size = 151936, .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .inner = 22016, .norm_eps = 1e-6};
+// No constant of the file: families may be asked for before those are made.
+DecoderConfig qwen() {
+  return {.vocab_size = 151936, .hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .inner = 22016, .norm_eps = 1e-6};
+}
 
 // A window on layers from max_window_layers on, or where layer_types says so, if it is switched on.
 void read_windows(ConfigReader& get, LlamaLike& like) {
@@ -22,7 +25,7 @@ void read_windows(ConfigReader& get, LlamaLike& like) {
 }
 
 DecoderConfig read_qwen2(ConfigReader& get) {
-  LlamaLike like(get, kQwen, {.positions = 32768});
+  LlamaLike like(get, qwen(), {.positions = 32768});
   read_windows(get, like);
   like.config.query_bias = true;
   return like.config;
@@ -37,7 +40,7 @@ void read_qwen3_attention(ConfigReader& get, DecoderConfig& c) {
 }
 
 DecoderConfig read_qwen3(ConfigReader& get) {
-  LlamaLike like(get, kQwen, {.positions = 32768, .head_size = 128});
+  LlamaLike like(get, qwen(), {.positions = 32768, .head_size = 128});
   read_windows(get, like);
   read_qwen3_attention(get, like.config);
   return like.config;
