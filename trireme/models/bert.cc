@@ -23,15 +23,14 @@ struct BertConfig {
   double head_dropout() const { return classifier_dropout.value_or(hidden_dropout_prob); }
 };
 
-const std::vector<HeadKind> kHeads = {HeadKind::masked_lm,
-                                      HeadKind::pretraining,
-                                      HeadKind::sequence_classification,
-                                      HeadKind::token_classification,
-                                      HeadKind::multiple_choice,
-                                      HeadKind::question_answering,
-                                      HeadKind::embedding};
 std::vector<HeadKind> heads(Kind kind) {
-  std::vector<HeadKind> has = kHeads;
+  std::vector<HeadKind> has = {HeadKind::masked_lm,
+                               HeadKind::pretraining,
+                               HeadKind::sequence_classification,
+                               HeadKind::token_classification,
+                               HeadKind::multiple_choice,
+                               HeadKind::question_answering,
+                               HeadKind::embedding};
   if (kind == Kind::roberta) std::erase(has, HeadKind::pretraining);
   return has;
 }
