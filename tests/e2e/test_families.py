@@ -107,9 +107,13 @@ def distance(a, b):
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
+def norms(run):
+    return [line["grad_norm"] for line in lines(run) if "loss" in line]
+
+
 # The last step has rows for one data rank alone, as has the last batch of an evaluation.
 SHARED_OUT = ["train.train_iter=null", "train.train_samples=13", "train.dist.expert_parallel=dp", "train.evaluation.enabled=true",
-              "train.evaluation.eval_period=2", "train.evaluation.eval_samples=5"]
+              "train.evaluation.eval_period=2", "train.evaluation.eval_samples=5", "optim.clip_grad_max_norm=0.1"]
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"] if os.environ.get("TRIREME_FULL") else ["qwen3_moe"])
@@ -136,6 +140,7 @@ def test_experts_on_data_ranks(family, data, tokenizer, tmp_path):
         train(config, run, *where, *SHARED_OUT, *words)
         assert apart(list(losses(run).values()), list(losses(one).values())) < 1e-5, name
         assert apart([line["eval_loss"] for line in lines(run) if "eval_loss" in line], evaluated) < 1e-5, name
+        assert apart(norms(run), norms(one)) < 1e-5, name
         assert distance(merged(run), want) < 1e-4, name
 
     # A run goes on with experts on tensor ranks, on another layout.
