@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "trireme/base/error.h"
+#include "trireme/dist/exchange_rows.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/dist/world.h"
 
@@ -75,6 +76,32 @@ TEST(Redistribute, RefusesWhatTheTableLacks) {
   run_ranks(2, [](World& world) {
     comm::Comm comm = world.comm(std::vector<int>{0, 1}, "all");
     EXPECT_THROW(redistribute(numbers(0), comm, Sbp::split(0), Sbp::partial()), base::InternalError);
+  });
+}
+
+// Rank r sends as many rows to rank q as the table says, marked by both; some ranks get or send none.
+TEST(ExchangeRows, GoOutAndGradientsComeBack) {
+  const std::vector<std::vector<int64_t>> rows = {{1, 3, 0}, {0, 0, 2}, {0, 0, 0}};
+  run_ranks(3, [&](World& world) {
+    const comm::Comm comm = world.comm(std::vector<int>{0, 1, 2}, "all");
+    const auto me = static_cast<size_t>(world.rank());
+    std::vector<int64_t> receive;
+    std::vector<at::Tensor> out, in;
+    for (size_t r = 0; r < 3; ++r) {
+      receive.push_back(rows[r][me]);
+      const auto marked = [](size_t from, size_t to, int64_t count) {
+        return at::arange(2 * count, at::kDouble).view({count, 2}) + static_cast<double>(100 * from + 10 * to);
+      };
+      out.push_back(marked(me, r, rows[me][r]));
+      in.push_back(marked(r, me, rows[r][me]));
+    }
+    const at::Tensor sent = at::cat(out).requires_grad_(true);
+    const at::Tensor came = exchange_rows(sent, comm, rows[me], receive);
+    EXPECT_TRUE(came.equal(at::cat(in)));
+    torch::autograd::backward({came}, {came.detach() * 2});
+    EXPECT_TRUE(sent.grad().equal(sent.detach() * 2));
+    EXPECT_THROW(exchange_rows(sent, comm, {7, 7, 7}, receive), base::InternalError);
+    EXPECT_TRUE(exchange_rows(sent, comm::Comm(), {sent.size(0)}, {sent.size(0)}).is_same(sent));
   });
 }
 
