@@ -214,6 +214,12 @@ def test_samples_of_another_kind(model, words, data, tokenizer, tmp_path):
     assert all(word in said for word in [*words, "data.dataset"]), said
 
 
+def test_the_table_as_json():
+    rows = json.loads(trireme("models", "--json").stdout)
+    assert {"family": "gpt2", "architecture": "GPT2LMHeadModel", "heads": "causal LM", "pipeline_parallel": "yes"}.items() <= rows[0].items()
+    assert all(key.isidentifier() and key == key.lower() for row in rows for key in row)
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
 def test_pages_hold_the_table(page):
     assert trireme("models", "--markdown").stdout in (pathlib.Path(__file__).resolve().parents[2] / page).read_text()

@@ -51,6 +51,16 @@ def test_greedy_tokens(model, tp, pp):
     assert got == want or got == want[:want.index(end) + 1]
 
 
+def test_ranks_as_processes(model):
+    folder, want, end = model
+    words = ["generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 16, "--greedy", "--json"]
+    alone = trireme(*words).stdout
+    assert trireme(*words, "--ranks", 2, "--tensor-parallel", 2).stdout == alone
+    assert trireme("launch", "--nproc", 2, "--", PROGRAM, *words, "--pipeline-parallel", 2).stdout.endswith(alone)
+    said = trireme(*words, "--ranks", 2, code=2).stderr
+    assert said.count("error:") == 1 and "there are 2 ranks" in said and "--tensor-parallel 1" in said, said
+
+
 @pytest.mark.parametrize("dtype,bound", [("bf16", 0.25), ("fp16", 0.03)])
 def test_greedy_tokens_in_16_bits(model, dtype, bound):
     """Each token is the likeliest one, or one that in fp32 comes within the type's rounding of it."""

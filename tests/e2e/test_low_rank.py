@@ -1,13 +1,16 @@
 """Low-rank adapters: the same numbers on every layout, PEFT's files in and out, merged weights, the base left as it was."""
 
 import json
+import pathlib
+import shutil
+import subprocess
 
 import numpy
 import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import GPT2LMHeadModel
 
-from support import apart, latest, layout, losses, train, trireme
+from support import PROGRAM, apart, latest, layout, losses, train, trireme
 
 ADAPTER = "model.adapter={r: 3, lora_alpha: 6, target_modules: [c_attn, c_proj, c_fc]}"
 
@@ -75,6 +78,61 @@ def test_adapters_of_peft(tiny, base, tmp_path):
     old, new = load_file(base / "model.safetensors"), load_file(tmp_path / "merged/model.safetensors")
     changed = sorted(name for name in old if (old[name] != new[name]).any())
     assert changed == [f"transformer.h.{block}.attn.c_attn.weight" for block in range(4)]
+
+
+@pytest.fixture(scope="module")
+def adapted(tiny, base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapted") / "run"
+    adapt(tiny, base, folder)
+    return folder
+
+
+def said(done, *words):
+    assert done.stderr.count("error:") == 1 and all(word in done.stderr for word in words), done.stderr
+
+
+def test_a_run_goes_on_with_its_adapter(tiny, base, adapted):
+    words = [f"model={{pretrained: {base}}}", "optim.lr=0.01", "train.train_iter=6", "--resume"]
+    advice = f"`trireme ckpt convert {latest(adapted)} DIR --to hf`"
+    said(train(tiny, adapted, *words, code=2), "model.adapter is not given", '"r":3', advice)
+    said(train(tiny, adapted, *words, ADAPTER.replace("r: 3", "r: 4"), code=2), "model.adapter.r is 4", "trained with 3", advice)
+    said(train(tiny, adapted, *words, ADAPTER.replace("alpha: 6", "alpha: 5"), code=2), "model.adapter.lora_alpha is 5", "trained with 6")
+
+
+def test_another_rank_than_the_weights_have(tiny, base, adapted, tmp_path):
+    held = latest(adapted)
+    advice = f"`trireme ckpt convert {held} DIR --to hf`"
+    for given, words in (("{r: 4, target_modules: [c_fc, c_attn, c_proj]}", ["model.adapter.r is 4", "has 3", "give the same"]),
+                         ("{r: 3, target_modules: [c_fc]}", ["model.adapter.target_modules is [\"c_fc\"]", "c_attn"]),
+                         ("null", ["model.adapter is null", '"r":3'])):
+        said(train(tiny, tmp_path / "run", f"model={{pretrained: {held}, adapter: {given}}}", code=2), *words, str(held), advice)
+    train(tiny, tmp_path / "on", f"model={{pretrained: {held}}}", "train.train_iter=1")
+    trireme("ckpt", "convert", held, tmp_path / "peft", "--to", "peft")
+    beside = f"model={{pretrained: {base}, adapter: {{path: {tmp_path / 'peft'}, r: 4}}}}"
+    said(train(tiny, tmp_path / "run", beside, code=2), "model.adapter.r is 4", "model.adapter.path", "has 3", "leave model.adapter.r out")
+    # What began from a folder goes on, and is evaluated, without it.
+    words = [beside.replace(", r: 4", ""), "train.checkpointer.period=1"]
+    train(tiny, tmp_path / "from_peft", *words, "train.train_iter=1")
+    shutil.rmtree(tmp_path / "peft")
+    trireme("eval", "--config", tiny, f"train.output_dir={tmp_path / 'from_peft'}")
+
+
+@pytest.mark.parametrize("mesh,form", [("111", "safetensors"), ("212", "bin"), ("122", "oslo")])
+def test_one_call_saves_it_merged(base, adapted, tmp_path, mesh, form):
+    program = pathlib.Path(PROGRAM).with_name("finetune")
+    out = tmp_path / "out"
+    subprocess.run([program, latest(adapted), out, *mesh, form], check=True, capture_output=True, timeout=120)
+    assert "adapter" not in json.loads((out / "config.json").read_text())
+    if form == "oslo":
+        trireme("ckpt", "convert", out, tmp_path / "joined", "--to", "hf")
+        out = tmp_path / "joined"
+    old = GPT2LMHeadModel.from_pretrained(base).state_dict()
+    got, loaded = GPT2LMHeadModel.from_pretrained(out, output_loading_info=True)
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
+    # Ten steps of 1e-3 move no weight much further than 0.01; the adapter moved its own beyond that.
+    moved = {name: (weight - old[name]).abs().max().item() for name, weight in got.state_dict().items()}
+    assert moved["transformer.h.0.attn.c_attn.weight"] > 0.015 > moved["transformer.h.0.ln_1.weight"] > 0
+    assert {p.name for p in tmp_path.iterdir()} <= {"out", "joined"}
 
 
 @pytest.mark.parametrize("adapter,word", [

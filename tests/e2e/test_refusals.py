@@ -43,6 +43,7 @@ def checkpoint(trained, tmp_path):
     (1, "train.train_iter=many", ["train_iter", "many"]),
     (1, "model.family=gtp2", ["gtp2", "gpt2"]),
     (1, "model.n_embed=32", ["n_embed", "n_embd"]),
+    (1, "model.head=masked_lm", ["model.head is \"masked_lm\"", "family gpt2", "causal_lm alone"]),
     (1, "optim.name=adm", ["adm", "adamw"]),
     (1, "data.seq_length=65", ["65", "64"]),
     (1, "model.vocab_size=50", ["50"]),
@@ -122,6 +123,16 @@ def test_resume_with_another_model(tiny, trained, tmp_path):
 def test_resume_of_another_run(tiny, trained, tmp_path, override, words):
     shutil.copytree(trained, tmp_path / "run")
     refused(train(tiny, tmp_path / "run", *layout(), "--resume", "train.train_iter=4", override, code=2), *words)
+
+
+def test_a_family_beside_weights_of_another(tiny, trained, tmp_path):
+    words = [f"model={{pretrained: {latest(trained)}, family: llama}}", *layout()]
+    refused(train(tiny, tmp_path / "run", *words, code=2), "model.family is llama", str(latest(trained)), "holds a model of family gpt2")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_a_tokenizer(trained):
+    refused(trireme("generate", "--model", latest(trained), "--prompt", "a", code=2), "no tokenizer here", "--tokenizer names one")
 
 
 def test_resume_of_a_finished_run(tiny, trained):

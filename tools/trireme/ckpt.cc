@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <optional>
 
 #include "tools/trireme/subcommands.h"
@@ -97,14 +95,6 @@ void inspect(const Flags& flags) {
   }
 }
 
-int64_t write_merged(const Checkpoint& source, const std::string& folder, const std::string& destination,
-                     checkpoint::ConvertOptions options) {
-  checkpoint::Adapter adapter(folder, source.model_config());
-  options.change = [&](const std::string& name, const at::Tensor& tensor) { return adapter.merged(name, tensor); };
-  options.check = [&] { adapter.check_used(); };
-  return checkpoint::convert_to_hf(source, destination, options);
-}
-
 /// Returns the number of tensors.
 int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
   if (flags.a.ends_with(".gguf")) {
@@ -122,15 +112,10 @@ int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
   if (flags.to == "peft") return checkpoint::convert_to_peft(source, flags.b);
   if (!flags.adapter.empty()) {
     if (!merges) throw base::ConfigError("--adapter goes with --to hf and --to bin; what that makes converts further");
-    return write_merged(source, flags.adapter, flags.b, options);
+    return checkpoint::merge_adapter(source, flags.adapter, flags.b, options);
   }
-  if (merges && !options.optimizer && source.model_config().contains("adapter")) {
-    // Its own: as PEFT would have it, for as long as merging takes.
-    const std::string own = fmt::format("{}.adapter-{}", flags.b, ::getpid());
-    checkpoint::convert_to_peft(source, own);
-    const auto removal = std::shared_ptr<void>(nullptr, [&](void*) { std::filesystem::remove_all(own); });
-    return write_merged(source, own, flags.b, options);
-  }
+  if (merges && !options.optimizer && source.model_config().contains("adapter"))
+    return checkpoint::merge_own_adapter(source, flags.b, options);
   if (merges) return checkpoint::convert_to_hf(source, flags.b, options);
   if (flags.to == "oslo")
     return checkpoint::convert_to_oslo(source, flags.b, description_of(source), flags.tensor_parallel,

@@ -1,9 +1,10 @@
 // trireme generate: continues prompts with a model from a Hugging Face folder or a checkpoint.
 #include <cstdio>
-#include <filesystem>
+#include <functional>
 #include <map>
-#include <mutex>
+#include <memory>
 
+#include "tools/trireme/config_options.h"
 #include "tools/trireme/ranks.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
@@ -15,12 +16,14 @@
 namespace trireme::tools {
 namespace {
 
+constexpr double kTimeoutSeconds = 600;  // that a rank waits for the others
+
 struct Flags {
   std::string model, tokenizer, dtype = "fp32", device = "cpu";
   std::vector<std::string> prompts;
   std::string prompt_file;
   int64_t max_new_tokens = 32;
-  int tensor_parallel = 1, pipeline_parallel = 1;
+  int tensor_parallel = 1, pipeline_parallel = 1, ranks = 0;
   bool json = false;
   generate::Sampling sampling;
   generate::Beams beams;
@@ -74,7 +77,34 @@ void print(const Flags& flags, const text::Tokenizer& tokenizer, const std::vect
   }
 }
 
-void run(const Flags& flags) {
+std::unique_ptr<text::Tokenizer> load_tokenizer(const Flags& flags, const std::string& folder) {
+  if (!flags.tokenizer.empty()) return text::Tokenizer::load(flags.tokenizer);
+  try {
+    return text::Tokenizer::load(folder);
+  } catch (const base::FormatError& e) {
+    throw base::FormatError(fmt::format("{}; --tokenizer names one that lies elsewhere", e.what()));
+  }
+}
+
+/// The ranks that tensor x pipeline needs. ConfigError where --ranks or a launcher has another number.
+layout::Mesh mesh_of(const Flags& flags) {
+  layout::Mesh mesh({.pp = flags.pipeline_parallel, .dp = 1, .tp = flags.tensor_parallel});
+  const int ranks = job_size(flags.ranks);
+  if ((flags.ranks > 0 || by_launcher()) && ranks != mesh.size())
+    throw base::ConfigError(fmt::format("there are {} ranks, but --tensor-parallel {} x --pipeline-parallel {} needs {}: give "
+                                        "degrees whose product is the number of ranks",
+                                        ranks, flags.tensor_parallel, flags.pipeline_parallel, mesh.size()));
+  return mesh;
+}
+
+/// Ranks as processes where --ranks or a launcher asks for them, else as threads of this one. Returns the exit code.
+int on_ranks(const Flags& flags, const layout::Mesh& mesh, const std::function<void(dist::World&)>& body) {
+  if (flags.ranks > 0 || by_launcher()) return run_processes(flags.ranks, kTimeoutSeconds, flags.device, body);
+  run_threads(mesh.size(), flags.device, body);
+  return 0;
+}
+
+int run(const Flags& flags) {
   flags.sampling.check();
   flags.beams.check();
   if (flags.sampling.greedy && flags.beams.count > 1)
@@ -82,8 +112,7 @@ void run(const Flags& flags) {
         "--greedy and --num-beams {} contradict each other: a beam search draws nothing and looks beyond the likeliest "
         "token; leave one of them out", flags.beams.count));
   checkpoint::Checkpoint checkpoint(flags.model);
-  std::string tokenizer_path = flags.tokenizer.empty() ? checkpoint.path() : flags.tokenizer;
-  auto tokenizer = text::Tokenizer::load(tokenizer_path);
+  auto tokenizer = load_tokenizer(flags, checkpoint.path());
   std::vector<std::string> prompts = read_prompts(flags);
   generate::Request request{.max_new_tokens = flags.max_new_tokens,
                             .end_token = end_token(checkpoint.model_config(), *tokenizer),
@@ -95,18 +124,16 @@ void run(const Flags& flags) {
     std::vector<int32_t> ids = tokenizer->encode(prompt, translates);
     request.prompts.emplace_back(ids.begin(), ids.end());
   }
-  std::vector<generate::Continuation> continuations;
-  layout::Mesh mesh({.pp = flags.pipeline_parallel, .dp = 1, .tp = flags.tensor_parallel});
-  run_threads(mesh.size(), flags.device, [&](dist::World& world) {
+  const layout::Mesh mesh = mesh_of(flags);
+  return on_ranks(flags, mesh, [&](dist::World& world) {
     // Each rank opens the files itself: a reader keeps what it has checked.
     checkpoint::Checkpoint own(checkpoint.path());
     auto model = train::assemble(own.model_config(),
                                  train::forward_placement(mesh, base::dtype_of(flags.dtype), 1), 1, world);
     train::make_parameters(*model, false, &own);
     auto result = generate::generate(*model->model, model->mesh, request);
-    if (world.rank() == 0) continuations = std::move(result);
+    if (world.rank() == 0) print(flags, *tokenizer, prompts, request, result, translates);
   });
-  print(flags, *tokenizer, prompts, request, continuations, translates);
 }
 
 }  // namespace
@@ -149,8 +176,10 @@ void add_generate(CLI::App& program) {
       ->capture_default_str();
   command->add_option("--tensor-parallel", flags->tensor_parallel, "ranks that share each layer")->capture_default_str();
   command->add_option("--pipeline-parallel", flags->pipeline_parallel, "stages")->capture_default_str();
+  command->add_option("--ranks", flags->ranks, "start N local processes, tensor x pipeline (default: the launcher's, or threads)")
+      ->check(CLI::Range(1, 1 << 20));
   command->add_flag("--json", flags->json, "a JSON line a prompt");
-  command->callback([flags] { run(*flags); });
+  command->callback([flags] { exit_with(run(*flags)); });
 }
 
 }  // namespace trireme::tools

@@ -14,6 +14,9 @@ using Row = std::vector<std::string>;
 
 const Row kColumns = {"family", "Hugging Face's class", "head", "tensor parallel size", "sequence", "pipeline",
                       "ties", "import", "export", "tokenizer"};
+// The same as JSON has them.
+const Row kKeys = {"family", "architecture", "heads", "tensor_parallel_size", "sequence_parallel", "pipeline_parallel",
+                   "ties", "import", "export", "tokenizer"};
 
 Row row_of(const std::string& name) {
   const models::Support& s = models::families().get(name).support;
@@ -30,7 +33,7 @@ void print(bool json, bool markdown) {
     base::Json document = base::Json::array();
     for (const Row& row : rows) {
       base::Json& entry = document.emplace_back();
-      for (size_t i = 0; i < row.size(); ++i) entry[kColumns[i]] = row[i];
+      for (size_t i = 0; i < row.size(); ++i) entry[kKeys[i]] = row[i];
     }
     std::printf("%s\n", document.dump().c_str());
     return;

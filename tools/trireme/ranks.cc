@@ -41,6 +41,8 @@ int job_size(int ranks) {
   return launched.size;
 }
 
+bool by_launcher() { return !comm::launched_rank().source.empty(); }
+
 int run_processes(int ranks, double timeout_seconds, const std::string& device,
                   const std::function<void(dist::World&)>& body) {
   dist::check_device(device);

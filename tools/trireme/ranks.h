@@ -12,6 +12,8 @@ namespace trireme::tools {
 
 /// Ranks of this job: the launcher's number, else `ranks`, else one. ConfigError when the two contradict.
 int job_size(int ranks);
+/// Is this process one of the ranks that a launcher started?
+bool by_launcher();
 
 /// Runs `body` on this process's rank. With `ranks` > 1 and no launcher, starts this program again as `ranks` local
 /// processes and returns when they have ended. Returns the exit code.

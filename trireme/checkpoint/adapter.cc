@@ -1,8 +1,11 @@
 #include "trireme/checkpoint/adapter.h"
 
 #include <ATen/ATen.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "trireme/base/error.h"
@@ -151,6 +154,22 @@ int64_t convert_to_peft(const Checkpoint& source, const std::string& destination
     config.close();
   });
   return std::ssize(entries);
+}
+
+int64_t merge_adapter(const Checkpoint& source, const std::string& folder, const std::string& destination,
+                      ConvertOptions options) {
+  Adapter adapter(folder, source.model_config());
+  options.change = [&](const std::string& name, const at::Tensor& tensor) { return adapter.merged(name, tensor); };
+  options.check = [&] { adapter.check_used(); };
+  return convert_to_hf(source, destination, options);
+}
+
+int64_t merge_own_adapter(const Checkpoint& source, const std::string& destination, const ConvertOptions& options) {
+  // As PEFT would have it, for as long as merging takes.
+  const std::string own = fmt::format("{}.adapter-{}", destination, ::getpid());
+  convert_to_peft(source, own);
+  const auto removal = std::shared_ptr<void>(nullptr, [&](void*) { std::filesystem::remove_all(own); });
+  return merge_adapter(source, own, destination, options);
 }
 
 }  // namespace trireme::checkpoint

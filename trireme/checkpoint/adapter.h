@@ -13,6 +13,7 @@
 #include <string>
 
 #include "trireme/base/json.h"
+#include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/load.h"
 #include "trireme/formats/safetensors.h"
 
@@ -38,6 +39,12 @@ class Adapter {
   std::map<std::string, std::map<std::string, std::string>> parts_;  // parameter -> what -> stored name
   std::set<std::string> unused_;
 };
+
+/// convert_to_hf with the adapter of PEFT's `folder` merged into the weights.
+int64_t merge_adapter(const Checkpoint& source, const std::string& folder, const std::string& destination,
+                      ConvertOptions options);
+/// The same with the adapter that `source` was trained with.
+int64_t merge_own_adapter(const Checkpoint& source, const std::string& destination, const ConvertOptions& options);
 
 /// Writes PEFT's folder of the adapter that `source` was trained with (nn/low_rank.h). Returns the number of tensors.
 /// ConfigError when there is none, or `destination` exists.

@@ -1,5 +1,6 @@
 #include "trireme/models/adapter.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "trireme/base/error.h"
@@ -43,6 +44,25 @@ nn::LowRank read_adapter(const base::Json& tree) {
   get.finish();
   adapter.scale = alpha / (root ? std::sqrt(static_cast<double>(adapter.rank)) : static_cast<double>(adapter.rank));
   return adapter;
+}
+
+std::optional<AdapterDifference> adapter_difference(const base::Json& given, const base::Json& held) {
+  struct Key {
+    const char* name;
+    base::Json otherwise;
+    bool shapes;
+  };
+  const Key keys[] = {{"r", 8, true}, {"target_modules", {}, true}, {"lora_alpha", 8, false}, {"use_rslora", false, false}};
+  for (const Key& key : keys) {
+    auto value = [&](const base::Json& adapter) {
+      base::Json found = adapter.value(key.name, key.otherwise);
+      if (found.is_array()) std::sort(found.begin(), found.end());  // modules have no order
+      return found;
+    };
+    if (base::Json ours = value(given), theirs = value(held); ours != theirs)
+      return AdapterDifference{key.name, std::move(ours), std::move(theirs), key.shapes};
+  }
+  return std::nullopt;
 }
 
 }  // namespace trireme::models

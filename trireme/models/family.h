@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "trireme/base/json.h"
 #include "trireme/base/registry.h"
@@ -27,7 +28,23 @@ struct Family {
   std::function<nn::ModelDef(const base::Json& tree, int tp)> make;
   std::function<base::Json(const base::Json& tree)> resolve;
   Support support = {};
+  std::vector<std::string> begins_with = {};  // other families whose weights and keys it takes over
 };
+
+/// A family whose configuration is a struct. `read` makes one of a tree and refuses what it does not know; into `resolved`,
+/// unless null, goes the tree with every key filled in.
+template <class Config>
+Family family_of(Config (*read)(const base::Json& tree, base::Json* resolved),
+                 nn::ModelDef (*make)(const Config& config, int tp), Support support) {
+  return {.make = [=](const base::Json& tree, int tp) { return make(read(tree, nullptr), tp); },
+          .resolve =
+              [=](const base::Json& tree) {
+                base::Json resolved;
+                read(tree, &resolved);
+                return resolved;
+              },
+          .support = std::move(support)};
+}
 
 /// All families by the name that `family`, or `model_type` in a config.json, gives them.
 base::Registry<Family>& families();

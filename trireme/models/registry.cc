@@ -1,5 +1,7 @@
 #include "trireme/models/registry.h"
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/base/nearest.h"
 #include "trireme/models/family.h"
@@ -7,9 +9,15 @@
 namespace trireme::models {
 namespace {
 
-const Family& find_family(const base::Json& tree) {
+/// Empty: the tree names none.
+std::string family_name(const base::Json& tree) {
   for (const char* key : {"family", "model_type"})
-    if (tree.contains(key) && tree[key].is_string()) return families().get(tree[key].get<std::string>());
+    if (tree.contains(key) && tree[key].is_string()) return tree[key].get<std::string>();
+  return "";
+}
+
+const Family& find_family(const base::Json& tree) {
+  if (const std::string name = family_name(tree); !name.empty()) return families().get(name);
   throw base::ConfigError(
       fmt::format("model.family is not given; known families: {}", fmt::join(families().names(), ", ")));
 }
@@ -55,6 +63,18 @@ base::Registry<Family>& families() {
 
 nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(tree, tp); }
 base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(tree); }
+
+void check_begins_with(const base::Json& given, const base::Json& held, const std::string& pretrained) {
+  const std::string wanted = family_name(given), there = family_name(held);
+  if (wanted.empty() || there.empty() || wanted == there) return;
+  std::vector<std::string> fitting = families().get(wanted).begins_with;
+  if (std::ranges::find(fitting, there) != fitting.end()) return;
+  fitting.insert(fitting.begin(), wanted);
+  throw base::ConfigError(
+      fmt::format("model.family is {}, but model.pretrained {} holds a model of family {}: leave model.family out, or name a "
+                  "folder of family {}",
+                  wanted, pretrained, there, fmt::join(fitting, " or ")));
+}
 
 void check_divides(const char* part_key, int64_t part, const char* whole_key, int64_t whole) {
   if (whole % part != 0)

@@ -2,6 +2,8 @@
 // Registry: models from their configurations. A family is one .cc file: configuration, blocks, policy; and one line in
 // registry.cc, or in a plugin (family.h).
 
+#include <string>
+
 #include "trireme/base/json.h"
 #include "trireme/nn/layer.h"
 
@@ -14,5 +16,9 @@ nn::ModelDef make_model(const base::Json& tree, int tp);
 
 /// The tree with every key of the family filled in: what is saved as config.json.
 base::Json resolve_model(const base::Json& tree);
+
+/// ConfigError where `given`, keys beside `pretrained`, names a family that cannot begin with the weights of the folder
+/// `pretrained`, whose own tree is `held`.
+void check_begins_with(const base::Json& given, const base::Json& held, const std::string& pretrained);
 
 }  // namespace trireme::models

@@ -11,7 +11,7 @@
 namespace trireme::models {
 namespace {
 
-/// Keys of families whose encoder a ViT can begin with: what they add is dropped.
+/// Keys of the families that a ViT can begin with: what they add is dropped.
 constexpr const char* kPretraining[] = {"decoder_num_attention_heads",
                                         "decoder_hidden_size",
                                         "decoder_num_hidden_layers",
@@ -175,7 +175,8 @@ Family vit_family() {
           {.architecture = "ViTForImageClassification",
            .heads = "images, embedding",
            .tensor = "divides num_attention_heads",
-           .tokenizer = ""}};
+           .tokenizer = ""},
+          {"vit_mae", "moco_v3"}};
 }
 
 Family deit_family() {

@@ -118,11 +118,32 @@ Placement forward_placement(const layout::Mesh& mesh, base::DType dtype, int64_t
 
 namespace {
 
-/// The settings that a PEFT folder brings; keys beside its path win.
+/// The settings that a PEFT folder brings; keys beside its path win where they fit its matrices.
 base::Json adapter_settings(const base::Json& given) {
-  base::Json settings = checkpoint::Checkpoint(given["path"].get<std::string>()).model_config();
+  const auto path = given["path"].get<std::string>();
+  const base::Json held = checkpoint::Checkpoint(path).model_config();
+  base::Json settings = held;
   for (const auto& [key, value] : given.items()) settings[key] = value;
+  if (const auto difference = models::adapter_difference(settings, held); difference && difference->shapes)
+    throw base::ConfigError(fmt::format("model.adapter.{0} is {1}, but the adapter of model.adapter.path {2} has {3}: leave "
+                                        "model.adapter.{0} out, or name another adapter",
+                                        difference->key, difference->given.dump(), path, difference->held.dump()));
   return settings;
+}
+
+/// ConfigError where weights hold an adapter (`held`) and another one, or none, is asked for.
+void check_held_adapter(const base::Json& given, const base::Json& held, const std::string& pretrained) {
+  const std::string merge = fmt::format(
+      "merge it into the weights first (`trireme ckpt convert {} DIR --to hf`) and give DIR as model.pretrained", pretrained);
+  if (given.is_null())
+    throw base::ConfigError(fmt::format("model.adapter is null, but model.pretrained {} holds the adapter {}: {}", pretrained,
+                                        held.dump(), merge));
+  const auto difference = models::adapter_difference(given, held);
+  if (difference && difference->shapes)
+    throw base::ConfigError(fmt::format(
+        "model.adapter.{} is {}, but the adapter that model.pretrained {} holds has {}: give the same to train that one "
+        "on, or {}",
+        difference->key, difference->given.dump(), pretrained, difference->held.dump(), merge));
 }
 
 base::Json with_teacher(base::Json tree) {
@@ -140,11 +161,15 @@ base::Json model_tree(const base::Json& given) {
     throw base::ConfigError("model.strict: expected true or false, beside model.pretrained");
   if (!given.contains("pretrained")) return with_teacher(given);
   if (!given["pretrained"].is_string()) throw base::ConfigError("model.pretrained: expected a folder");
-  base::Json tree = checkpoint::Checkpoint(given["pretrained"].get<std::string>()).model_config();
+  const auto pretrained = given["pretrained"].get<std::string>();
+  base::Json tree = checkpoint::Checkpoint(pretrained).model_config();
+  models::check_begins_with(given, tree, pretrained);
+  const base::Json held = tree.value("adapter", base::Json());
   for (const auto& [key, value] : given.items())
     if (key != "pretrained" && key != "strict") tree[key] = value;
-  if (tree.contains("adapter") && tree["adapter"].is_object() && tree["adapter"].contains("path"))
-    tree["adapter"] = adapter_settings(tree["adapter"]);
+  if (given.contains("adapter") && given["adapter"].is_object() && given["adapter"].contains("path"))
+    tree["adapter"] = adapter_settings(given["adapter"]);
+  if (held.is_object() && given.value("strict", true)) check_held_adapter(tree["adapter"], held, pretrained);
   return with_teacher(std::move(tree));
 }
 

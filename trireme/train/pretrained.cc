@@ -5,11 +5,13 @@
 #include <filesystem>
 
 #include "trireme/base/error.h"
+#include "trireme/checkpoint/adapter.h"
 #include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/checkpoint/together.h"
 #include "trireme/models/registry.h"
+#include "trireme/nn/low_rank.h"
 #include "trireme/nn/tensor_part.h"
 #include "trireme/optim/groups.h"
 #include "trireme/schedule/generators.h"
@@ -32,6 +34,7 @@ layout::Mesh mesh_of(const ParallelOptions& options, int ranks) {
 
 ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, const ParallelOptions& options,
                       dist::World& world) {
+  if (source) models::check_begins_with(options.config, tree, source->path());
   for (const auto& [key, value] : options.config.items()) tree[key] = value;
   const Placement placement{
       .mesh = mesh_of(options, world.size()),
@@ -51,20 +54,35 @@ ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, con
   return model;
 }
 
-/// Makes `folder` of what stands merged in `whole`.
-void finish(const Assembly& own, const std::string& whole, const std::string& folder, SaveFormat format) {
-  if (format == SaveFormat::safetensors) return checkpoint::commit_folder(whole, folder);
-  const checkpoint::Checkpoint merged(whole);
-  const layout::Mesh& mesh = own.mesh.mesh;
-  if (format == SaveFormat::bin)
-    checkpoint::convert_to_hf(merged, folder, {.pickled = true});
-  else
-    checkpoint::convert_to_oslo(merged, folder, own.description, mesh.size(Axis::tp), mesh.size(Axis::pp), {});
-}
-
 void remove_quietly(const std::string& folder) {
   std::error_code ignored;
   if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+}
+
+void write_oslo(const Assembly& own, const std::string& whole, const std::string& folder) {
+  layout::ModelDescription description = own.description;
+  std::erase_if(description.parameters, [](const layout::ParamSpec& spec) { return nn::is_low_rank(spec.name); });
+  const layout::Mesh& mesh = own.mesh.mesh;
+  checkpoint::convert_to_oslo(checkpoint::Checkpoint(whole), folder, description, mesh.size(Axis::tp), mesh.size(Axis::pp), {});
+}
+
+/// Makes `folder` of what stands whole in `whole`. An adapter goes into the weights: these formats have no place for it.
+void finish(const Assembly& own, const std::string& whole, const std::string& folder, SaveFormat format) {
+  const bool adapted = own.model->options.low_rank.rank > 0;
+  if (format == SaveFormat::safetensors && !adapted) return checkpoint::commit_folder(whole, folder);
+  if (format == SaveFormat::oslo && !adapted) return write_oslo(own, whole, folder);
+  const checkpoint::ConvertOptions options{.pickled = format == SaveFormat::bin};
+  const checkpoint::Checkpoint parts(whole);
+  if (!adapted) {
+    checkpoint::convert_to_hf(parts, folder, options);
+  } else if (format != SaveFormat::oslo) {
+    checkpoint::merge_own_adapter(parts, folder, options);
+  } else {
+    const std::string merged = whole + ".weights";
+    const auto removal = std::shared_ptr<void>(nullptr, [&](void*) { remove_quietly(merged); });
+    checkpoint::merge_own_adapter(parts, merged, options);
+    write_oslo(own, merged, folder);
+  }
 }
 
 }  // namespace

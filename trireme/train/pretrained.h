@@ -53,7 +53,7 @@ enum class SaveFormat : uint8_t {
   oslo,         // config.json, pytorch_model_tp=T_pp=P.bin of the model's own layout
 };
 
-/// Writes the weights into a new folder, with config.json and the tokenizer's files; whole or not at all. No rank holds
+/// Writes the weights, an adapter merged into them, into a new folder, with config.json and the tokenizer's files; whole or not at all. No rank holds
 /// more than one whole tensor. ConfigError when `folder` exists, IoError. Collective over the world.
 void save_pretrained(const ParallelModel& model, const std::string& folder, dist::World& world,
                      SaveFormat format = SaveFormat::safetensors);

@@ -12,6 +12,7 @@
 #include "trireme/config/load.h"
 #include "trireme/data/identity.h"
 #include "trireme/dist/redistribute.h"
+#include "trireme/models/adapter.h"
 #include "trireme/models/registry.h"
 #include "trireme/optim/lr.h"
 
@@ -39,6 +40,23 @@ bool may_change(const std::string& key) {
   return key.find("drop") != std::string::npos || kFree.contains(key);
 }
 
+/// ConfigError where a run goes on without its adapter, or with another one.
+void check_adapter(const base::Json& model, const checkpoint::Checkpoint& checkpoint) {
+  const base::Json held = checkpoint.manifest()->model_config.value("adapter", base::Json()),
+                   given = model.value("adapter", base::Json());
+  if (!held.is_object()) return;
+  if (!given.is_object())
+    throw base::ConfigError(fmt::format(
+        "model.adapter is not given, but {0} was trained with the adapter {1}: resume with the same one, or merge it into the "
+        "weights (`trireme ckpt convert {0} DIR --to hf`) and start from DIR with model.pretrained",
+        checkpoint.path(), held.dump()));
+  if (const auto difference = models::adapter_difference(given, held))
+    throw base::ConfigError(fmt::format(
+        "model.adapter.{0} is {1}, but {2} was trained with {3}: resume with the same value, or merge its adapter into the "
+        "weights (`trireme ckpt convert {2} DIR --to hf`) and start a new one from DIR with model.pretrained",
+        difference->key, difference->given.dump(), checkpoint.path(), difference->held.dump()));
+}
+
 }  // namespace
 
 void open_folder(const config::RunConfig& config, const comm::Comm& world, base::Logger& log) {
@@ -58,6 +76,9 @@ checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assem
                                       const optim::ShardedOptimizer& optimizer, const StepGuard& guard,
                                       const Position& position) {
   const config::RunConfig& config = run.config;
+  base::Json model = models::resolve_model(run.model);
+  // The checkpoint holds what the run's adapter began with.
+  if (model.contains("adapter") && model["adapter"].is_object()) model["adapter"].erase("path");
   checkpoint::SaveRequest request;
   request.root = config.train.output_dir + "/checkpoints";
   request.parameters = parameters_of(assembly, optimizer);
@@ -69,7 +90,7 @@ checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assem
                       .seed = static_cast<uint64_t>(config.train.seed),
                       .mesh = assembly.mesh.mesh,
                       .config = config::to_yaml(config),
-                      .model_config = models::resolve_model(run.model),
+                      .model_config = std::move(model),
                       .optimizer = {{"name", config.optim.name},
                                     {"steps_taken", optimizer.steps_taken()},
                                     {"guard", guard.state()},
@@ -112,7 +133,9 @@ void check_same_run(const Prepared& run, const checkpoint::Checkpoint& checkpoin
                                         base::counted(run.length.steps, "step"), checkpoint.path(), manifest.step));
   }
   base::Json model = models::resolve_model(run.model);
+  check_adapter(model, checkpoint);
   for (const auto& [key, value] : model.items()) {
+    if (key == "adapter" && manifest.model_config.contains(key)) continue;
     bool same = manifest.model_config.contains(key) && manifest.model_config[key] == value;
     if (same || may_change(key)) continue;
     throw base::ConfigError(fmt::format("model.{} is {}, but {} was trained with {}: resume with the same value, or start "

@@ -287,6 +287,10 @@ nn::ModelDef decoder(const DecoderConfig& given) {
 Family decoder_family(const std::string& name, const std::string& architecture, DecoderConfig (*read)(ConfigReader& get)) {
   auto read_whole = [name, read](ConfigReader& get) {
     DecoderConfig config = read(get);
+    const base::Json* head = get.value_of("head");
+    if (head && *head != "causal_lm")
+      throw base::ConfigError(fmt::format(
+          "model.head is {}, but family {} is a decoder and has causal_lm alone; leave model.head out", head->dump(), name));
     get.finish();
     return config;
   };
@@ -309,7 +313,9 @@ Family decoder_family(const std::string& name, const std::string& architecture, 
               [name, architecture, read_whole](const base::Json& tree) {
                 ConfigReader get(tree, name);
                 check_decoder(read_whole(get), 1);
-                return get.resolved(architecture);
+                base::Json out = get.resolved(architecture);
+                out.erase("head");
+                return out;
               },
           .support = support};
 }
