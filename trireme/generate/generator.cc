@@ -102,7 +102,7 @@ at::Tensor forward(const Runner& runner, const at::Tensor& given, Growing& growi
   batch.position = cache.seen;
   nn::Context context{
       .batch = batch, .mode = nn::Mode::eval, .anchor = at::zeros({}), .cache = &cache};
-  context.fuse = model.options.fuse && mesh.device.is_cpu();
+  context.fuse = model.options.fuse;
   int stage = mesh.coord.pp, last = mesh.mesh.size(layout::Axis::pp) - 1;
   nn::State state;
   const int begin = model.layer_indices[0].front(), end = model.layer_indices[0].back();

@@ -109,29 +109,14 @@ void gradient_as(T* row, int64_t columns, const GradientRow& g) {
 }
 
 Terms terms_of(at::ScalarType type, const void* row, int64_t columns) {
-  switch (type) {
-    case at::kDouble:
-      return terms_as(static_cast<const double*>(row), columns);
-    case at::kFloat:
-      return terms_as(static_cast<const float*>(row), columns);
-    case at::kBFloat16:
-      return terms_as(static_cast<const c10::BFloat16*>(row), columns);
-    default:
-      return terms_as(static_cast<const c10::Half*>(row), columns);
-  }
+  return with_floating(type, [&](auto value) {
+    return terms_as(static_cast<const decltype(value)*>(row), columns);
+  });
 }
 
 void gradient_of(at::ScalarType type, void* row, int64_t columns, const GradientRow& g) {
-  switch (type) {
-    case at::kDouble:
-      return gradient_as(static_cast<double*>(row), columns, g);
-    case at::kFloat:
-      return gradient_as(static_cast<float*>(row), columns, g);
-    case at::kBFloat16:
-      return gradient_as(static_cast<c10::BFloat16*>(row), columns, g);
-    default:
-      return gradient_as(static_cast<c10::Half*>(row), columns, g);
-  }
+  with_floating(type,
+                [&](auto value) { gradient_as(static_cast<decltype(value)*>(row), columns, g); });
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE

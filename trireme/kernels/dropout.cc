@@ -73,16 +73,8 @@ void drop_line(const Line& line, int64_t origin, int64_t count, const void* x_da
 
 void drop(at::ScalarType type, const Line& line, int64_t origin, int64_t count, const void* x, const void* added,
           void* out) {
-  switch (type) {
-    case at::kDouble:
-      return drop_line<double>(line, origin, count, x, added, out);
-    case at::kFloat:
-      return drop_line<float>(line, origin, count, x, added, out);
-    case at::kBFloat16:
-      return drop_line<c10::BFloat16>(line, origin, count, x, added, out);
-    default:
-      return drop_line<c10::Half>(line, origin, count, x, added, out);
-  }
+  with_floating(type,
+                [&](auto value) { drop_line<decltype(value)>(line, origin, count, x, added, out); });
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/parallel.h"
+#include "trireme/kernels/places.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "trireme/kernels/gate.cc"
@@ -70,16 +71,7 @@ void row_as(const GateRow& r) {
 }
 
 void gate_row(at::ScalarType type, const GateRow& r) {
-  switch (type) {
-    case at::kDouble:
-      return row_as<double>(r);
-    case at::kFloat:
-      return row_as<float>(r);
-    case at::kBFloat16:
-      return row_as<c10::BFloat16>(r);
-    default:
-      return row_as<c10::Half>(r);
-  }
+  with_floating(type, [&](auto value) { row_as<decltype(value)>(r); });
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE
@@ -94,18 +86,8 @@ namespace {
 
 // [rows, features]; a view wherever its rows follow one another at one distance.
 at::Tensor rows_of(const at::Tensor& t) {
-  const at::Tensor rows = t.dim() == 2 ? t : t.reshape({-1, t.size(-1)});
-  return rows.stride(1) == 1 || rows.size(1) <= 1 ? rows : rows.contiguous();
+  return with_features_together(t.dim() == 2 ? t : t.reshape({-1, t.size(-1)}));
 }
-
-struct Place {
-  explicit Place(const at::Tensor& t)
-      : data(static_cast<char*>(const_cast<void*>(t.const_data_ptr()))),
-        stride(t.stride(0) * static_cast<int64_t>(t.element_size())) {}
-  char* row(int64_t i) const { return data + i * stride; }
-  char* data;
-  int64_t stride;
-};
 
 void check(const at::Tensor& gate, const at::Tensor& other) {
   base::check(is_floating(gate.scalar_type()) && gate.dim() >= 1 && other.sizes() == gate.sizes() &&
@@ -113,25 +95,32 @@ void check(const at::Tensor& gate, const at::Tensor& other) {
               "a gate and what it gates are of one shape and type: fp64, fp32, bf16 or fp16");
 }
 
-}  // namespace
-
-at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
-  check(gate, up);
-  at::Tensor out = at::empty(gate.sizes(), gate.options());
-  const at::Tensor gates = rows_of(gate), ups = rows_of(up), outs = rows_of(out);
-  const Place from_gate(gates), from_up(ups), to(outs);
+// The result in `out`; or with a gradient, those of gate in `out` and of up in `of_up`.
+void run(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& gradient, const at::Tensor& out,
+         const at::Tensor& of_up) {
+  const bool back = gradient.defined();
+  const at::Tensor gates = rows_of(gate), ups = rows_of(up), gradients = back ? rows_of(gradient) : gates;
+  const Places from_gate(gates), from_up(ups), from(gradients), to(rows_of(out)), to_up(rows_of(back ? of_up : out));
   const int64_t features = gate.size(-1);
   parallel_for(gates.size(0), std::max<int64_t>(1, 16384 / std::max<int64_t>(1, features)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i)
                    HWY_DYNAMIC_DISPATCH(gate_row)
-                   (gate.scalar_type(), {.gate = from_gate.row(i),
-                                         .up = from_up.row(i),
-                                         .gradient = nullptr,
-                                         .out = to.row(i),
-                                         .of_up = nullptr,
+                   (gate.scalar_type(), {.gate = from_gate.at(i),
+                                         .up = from_up.at(i),
+                                         .gradient = back ? from.at(i) : nullptr,
+                                         .out = to.at(i),
+                                         .of_up = back ? to_up.at(i) : nullptr,
                                          .count = features});
                });
+}
+
+}  // namespace
+
+at::Tensor gated_silu(const at::Tensor& gate, const at::Tensor& up) {
+  check(gate, up);
+  at::Tensor out = at::empty(gate.sizes(), gate.options());
+  run(gate, up, {}, out, {});
   return out;
 }
 
@@ -140,20 +129,7 @@ std::pair<at::Tensor, at::Tensor> gated_silu_backward(const at::Tensor& gradient
   check(gate, up);
   check(gate, gradient);
   at::Tensor of_gate = at::empty(gate.sizes(), gate.options()), of_up = at::empty(gate.sizes(), gate.options());
-  const at::Tensor gradients = rows_of(gradient), gates = rows_of(gate), ups = rows_of(up);
-  const Place from(gradients), from_gate(gates), from_up(ups), to_gate(rows_of(of_gate)), to_up(rows_of(of_up));
-  const int64_t features = gate.size(-1);
-  parallel_for(gates.size(0), std::max<int64_t>(1, 16384 / std::max<int64_t>(1, features)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i)
-                   HWY_DYNAMIC_DISPATCH(gate_row)
-                   (gate.scalar_type(), {.gate = from_gate.row(i),
-                                         .up = from_up.row(i),
-                                         .gradient = from.row(i),
-                                         .out = to_gate.row(i),
-                                         .of_up = to_up.row(i),
-                                         .count = features});
-               });
+  run(gate, up, gradient, of_gate, of_up);
   return {of_gate, of_up};
 }
 

@@ -96,16 +96,8 @@ void apply(const void* x, const void* gradient, void* out, int64_t begin, int64_
 
 void gelu_of(at::ScalarType type, const void* x, const void* gradient, void* out, int64_t begin,
              int64_t end) {
-  switch (type) {
-    case at::kDouble:
-      return apply<double>(x, gradient, out, begin, end);
-    case at::kFloat:
-      return apply<float>(x, gradient, out, begin, end);
-    case at::kBFloat16:
-      return apply<c10::BFloat16>(x, gradient, out, begin, end);
-    default:
-      return apply<c10::Half>(x, gradient, out, begin, end);
-  }
+  with_floating(type,
+                [&](auto value) { apply<decltype(value)>(x, gradient, out, begin, end); });
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE

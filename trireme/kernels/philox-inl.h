@@ -1,28 +1,13 @@
 // Philox's words for lines of a mask, vectorised: included once for each target, after highway.h.
 
-#ifndef TRIREME_KERNELS_PHILOX_LINE
-#define TRIREME_KERNELS_PHILOX_LINE
-#include <cstdint>
-
-namespace trireme::kernels {
-
-// One line of a tensor: elements that differ in the last coordinate only.
-struct Line {
-  uint64_t key;
-  uint32_t c1, c2, c3;  // the other words of the counter
-  uint32_t threshold;   // a word below it drops its element
-  double scale;
-};
-
-}  // namespace trireme::kernels
-#endif
-
 #if defined(TRIREME_KERNELS_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TRIREME_KERNELS_PHILOX_INL_H_
 #undef TRIREME_KERNELS_PHILOX_INL_H_
 #else
 #define TRIREME_KERNELS_PHILOX_INL_H_
 #endif
+
+#include "trireme/kernels/line.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::kernels::HWY_NAMESPACE {

@@ -102,16 +102,7 @@ void rows_as(const NormRows& r) {
 }
 
 void norm_rows(at::ScalarType type, const NormRows& r) {
-  switch (type) {
-    case at::kDouble:
-      return rows_as<double>(r);
-    case at::kFloat:
-      return rows_as<float>(r);
-    case at::kBFloat16:
-      return rows_as<c10::BFloat16>(r);
-    default:
-      return rows_as<c10::Half>(r);
-  }
+  with_floating(type, [&](auto value) { rows_as<decltype(value)>(r); });
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/parallel.h"
+#include "trireme/kernels/places.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "trireme/kernels/rotary.cc"
@@ -65,16 +66,7 @@ void place_as(const RotaryPlace& r) {
 }
 
 void rotate_place(at::ScalarType type, const RotaryPlace& r) {
-  switch (type) {
-    case at::kDouble:
-      return place_as<double>(r);
-    case at::kFloat:
-      return place_as<float>(r);
-    case at::kBFloat16:
-      return place_as<c10::BFloat16>(r);
-    default:
-      return place_as<c10::Half>(r);
-  }
+  with_floating(type, [&](auto value) { place_as<decltype(value)>(r); });
 }
 
 }  // namespace trireme::kernels::HWY_NAMESPACE
@@ -101,25 +93,21 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   base::check(is_floating(type) && x.dim() == 4 && cos.dim() == 2 && cos.size(0) == x.size(2) &&
                   2 * cos.size(1) <= x.size(3) && cos.size(1) <= kMostPairs && sin.sizes() == cos.sizes(),
               "rotation takes [batch, heads, positions, size] and tables of its positions");
-  const at::Tensor given = x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
+  const at::Tensor given = with_features_together(x);
   const at::ScalarType wide = type == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor cosines = padded(cos, wide), sines = padded(sin, wide);
   const int64_t heads = x.size(1), places = x.size(2), size = x.size(3);
   at::Tensor made = at::empty({x.size(0), places, heads, size}, x.options());
-  const auto element = static_cast<int64_t>(x.element_size()), number = static_cast<int64_t>(cosines.element_size());
-  const auto* source = static_cast<const char*>(given.const_data_ptr());
-  auto* target = static_cast<char*>(made.mutable_data_ptr());
-  const auto *of_cos = static_cast<const char*>(cosines.const_data_ptr()),
-             *of_sin = static_cast<const char*>(sines.const_data_ptr());
+  const Places source(given.transpose(1, 2)), target(made), of_cos(cosines), of_sin(sines);
   parallel_for(x.size(0) * places, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, heads * size)),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i) {
-                   const int64_t b = i / places, p = i % places, row = p * cosines.stride(0) * number;
+                   const int64_t b = i / places, p = i % places;
                    HWY_DYNAMIC_DISPATCH(rotate_place)
-                   (type, {.x = source + (b * given.stride(0) + p * given.stride(2)) * element,
-                           .out = target + i * heads * size * element,
-                           .cos = of_cos + row,
-                           .sin = of_sin + row,
+                   (type, {.x = source.at(b, p),
+                           .out = target.at(b, p),
+                           .cos = of_cos.at(p),
+                           .sin = of_sin.at(p),
                            .heads = heads,
                            .x_stride = given.stride(1),
                            .out_stride = size,

@@ -150,6 +150,7 @@ std::unique_ptr<Model> build_model(ModelDef def, const dist::DeviceMesh& mesh, c
   // The layers keep pointers to policy and options, so they are given the model's own.
   model->def = std::move(def);
   model->options = options;
+  model->options.fuse = options.fuse && mesh.device.is_cpu();  // whose kernels they are
   std::vector<int> chunk_of_layer = chunk_of_layers(model->def, blocks_per_chunk);
   Declared all = declare_all(model->def, mesh, model->options, chunk_of_layer, rank_of_chunk);
   model->layers_per_chunk.assign(blocks_per_chunk.size(), 0);

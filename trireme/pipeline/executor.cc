@@ -335,7 +335,7 @@ void Step::post_receives() {
 
 nn::Context Step::context(int micro_batch) const {
   nn::Context context{.batch = batches_[micro_batch], .mode = mode_, .random = random_};
-  context.fuse = executor_.model_.options.fuse && executor_.mesh_.device.is_cpu();  // whose kernels they are
+  context.fuse = executor_.model_.options.fuse;
   // A step in the caller's hands needs each loss before its backward pass.
   if (context.fuse && executor_.model_.def.loss.from_head && options_.loss && !options_.outputs && !stepped_)
     context.loss_request.emplace();
