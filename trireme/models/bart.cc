@@ -102,24 +102,20 @@ HeadSpec head(const base::Json& tree, const BartConfig& c, HeadKind kind) {
              .hidden = c.d_model,
              .deviation = c.init_std,
              .problem = tree.value("problem_type", std::string())};
-  if (kind == HeadKind::sequence_classification) {
-    h.rows = {.pool = RowScores::Pool::last_end,
-              .end = c.eos_token_id,
-              .dropout_first = c.classifier_dropout,
-              .dense = "classification_head.dense",
-              .activation = "tanh",
-              .dropout = c.classifier_dropout,
-              .out = "classification_head.out_proj",
-              .labels = labels_of(tree, kLabels)};
-  } else if (kind == HeadKind::question_answering) {
-    h.tokens = {.out = "qa_outputs"};
-  } else {
-    h.vocab = {.table = c.tie_word_embeddings ? words(kind) : "lm_head",
-               .vocab = c.vocab_size,
-               .features = c.d_model,
-               .deviation = c.init_std};
-    if (kind == HeadKind::seq2seq) h.vocab->bias = "final_logits_bias", h.vocab->fixed_bias = true;
-  }
+  FamilyHeads heads{.vocab = {.table = c.tie_word_embeddings ? words(kind) : "lm_head",
+                            .vocab = c.vocab_size,
+                            .features = c.d_model,
+                            .deviation = c.init_std},
+                  .classes = {.pool = RowScores::Pool::last_end,
+                              .end = c.eos_token_id,
+                              .dropout_first = c.classifier_dropout,
+                              .dense = "classification_head.dense",
+                              .activation = "tanh",
+                              .dropout = c.classifier_dropout,
+                              .out = "classification_head.out_proj"}};
+  if (kind == HeadKind::seq2seq)
+    heads.vocab.bias = "final_logits_bias", heads.vocab.fixed_bias = true;
+  add_scores(h, heads, labels_of(tree, kLabels), tree);
   return h;
 }
 
@@ -165,27 +161,24 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                          .ids = two_texts && !source ? "decoder_input_ids" : "input_ids",
                          .positions = {.source = two_texts && source}};
   };
-  const auto decoder_name = [](int64_t i) { return fmt::format("model.decoder.layers.{}", i); };
-  if (alone) {
-    EncoderSpec spec{.embeddings = embeddings("decoder", false),
-                     .block = half(true),
-                     .blocks = {},
-                     .head = head(tree, c, kind)};
-    for (int64_t i = 0; i < c.decoder_layers; ++i) spec.blocks.push_back(decoder_name(i));
-    return make_encoder(spec, tp);
-  }
-  EncoderDecoderSpec spec{.source = embeddings("encoder", true),
-                          .target = embeddings("decoder", false),
-                          .encoder = half(false),
-                          .decoder = half(true)};
-  for (int64_t i = 0; i < c.encoder_layers; ++i)
-    spec.encoder_blocks.push_back(fmt::format("model.encoder.layers.{}", i));
-  for (int64_t i = 0; i < c.decoder_layers; ++i) spec.decoder_blocks.push_back(decoder_name(i));
-  spec.head = head(tree, c, kind);
-  if (!two_texts) spec.target.shifted_behind = c.decoder_start_token_id;
-  nn::ModelDef def = make_encoder_decoder(spec, tp);
-  if (two_texts) def.decoder_start = c.decoder_start_token_id;
-  return def;
+  const std::vector<std::string> blocks = numbered("model.decoder.layers", c.decoder_layers);
+  if (alone)
+    return make_encoder({.embeddings = embeddings("decoder", false),
+                         .block = half(true),
+                         .blocks = blocks,
+                         .head = head(tree, c, kind)},
+                        tp);
+  return make_encoder_decoder(
+      {.source = embeddings("encoder", true),
+       .target = embeddings("decoder", false),
+       .encoder = half(false),
+       .decoder = half(true),
+       .encoder_blocks = numbered("model.encoder.layers", c.encoder_layers),
+       .decoder_blocks = blocks,
+       .head = head(tree, c, kind),
+       .start = c.decoder_start_token_id,
+       .one_text = !two_texts},
+      tp);
 }
 
 base::Json resolve(const base::Json& tree) {

@@ -1,8 +1,6 @@
 // DistilBERT (Sanh et al., 2019): BERT's block under names of its own, without kinds of tokens and
 // without a pooler.
-#include "trireme/base/error.h"
-#include "trireme/models/blocks/encoder.h"
-#include "trireme/models/family.h"
+#include "trireme/models/blocks/bert_like.h"
 
 namespace trireme::models {
 namespace {
@@ -50,46 +48,29 @@ DistilBertConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   return c;
 }
 
-HeadSpec head(const base::Json& tree, const DistilBertConfig& c) {
-  HeadSpec h{.kind = head_of(tree, "distilbert",
-                             {HeadKind::masked_lm, HeadKind::sequence_classification,
-                              HeadKind::token_classification, HeadKind::multiple_choice,
-                              HeadKind::question_answering, HeadKind::embedding},
-                             HeadKind::masked_lm),
-             .hidden = c.dim,
-             .deviation = c.initializer_range,
-             .problem = tree.value("problem_type", std::string())};
-  switch (h.kind) {
-    case HeadKind::masked_lm:
-      h.vocab = {.table = c.tie_word_embeddings ? "distilbert.embeddings.word_embeddings"
-                                                : "vocab_projector",
-                 .vocab = c.vocab_size,
-                 .features = c.dim,
-                 .bias = "vocab_projector.bias",
-                 .dense = "vocab_transform",
-                 .activation = c.activation,
-                 .norm = "vocab_layer_norm",
-                 .norm_kind = {.eps = kEps},
-                 .deviation = c.initializer_range};
-      break;
-    case HeadKind::sequence_classification:
-    case HeadKind::multiple_choice:
-      h.rows = {.dense = "pre_classifier",
-                .activation = "relu",
-                .dropout = c.seq_classif_dropout,
-                .out = "classifier",
-                .labels = h.kind == HeadKind::multiple_choice ? 1 : labels_of(tree)};
-      break;
-    case HeadKind::token_classification:
-      h.tokens = {.dropout = c.dropout, .out = "classifier", .labels = labels_of(tree)};
-      break;
-    case HeadKind::question_answering:
-      h.tokens = {.dropout = c.qa_dropout, .out = "qa_outputs", .labels = 2};
-      break;
-    default:
-      h.vector = vector_of(tree);
-  }
-  return h;
+HeadKind kind_of(const base::Json& tree) {
+  return head_of(tree, "distilbert", text_heads(false), HeadKind::masked_lm);
+}
+
+FamilyHeads heads(const DistilBertConfig& c) {
+  const RowScores rows{.dense = "pre_classifier",
+                       .activation = "relu",
+                       .dropout = c.seq_classif_dropout,
+                       .out = "classifier"};
+  return {.vocab = {.table = c.tie_word_embeddings ? "distilbert.embeddings.word_embeddings"
+                                                   : "vocab_projector",
+                    .vocab = c.vocab_size,
+                    .features = c.dim,
+                    .bias = "vocab_projector.bias",
+                    .dense = "vocab_transform",
+                    .activation = c.activation,
+                    .norm = "vocab_layer_norm",
+                    .norm_kind = {.eps = kEps},
+                    .deviation = c.initializer_range},
+          .classes = rows,
+          .choices = rows,
+          .token_dropout = c.dropout,
+          .answer_dropout = c.qa_dropout};
 }
 
 nn::ModelDef make(const base::Json& tree, int tp) {
@@ -120,28 +101,28 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                 .attention_out_dropout = false,
                 .attention_dropout = c.attention_dropout,
                 .deviations = Deviations::all(c.initializer_range)};
-  for (int64_t i = 0; i < c.n_layers; ++i)
-    spec.blocks.push_back(fmt::format("distilbert.transformer.layer.{}", i));
-  spec.head = head(tree, c);
+  spec.blocks = numbered("distilbert.transformer.layer", c.n_layers);
+  spec.head = {.kind = kind_of(tree),
+               .hidden = c.dim,
+               .deviation = c.initializer_range,
+               .problem = tree.value("problem_type", std::string())};
+  add_scores(spec.head, heads(c), labels_of(tree), tree);
   return make_encoder(spec, tp);
 }
 
 base::Json resolve(const base::Json& tree) {
   base::Json out;
-  const DistilBertConfig c = read(tree, &out);
-  write_head(out, "DistilBert", head(tree, c).kind, labels_of(tree));
+  read(tree, &out);
+  write_head(out, "DistilBert", kind_of(tree), labels_of(tree));
   return out;
 }
 
 }  // namespace
 
 Family distilbert_family() {
-  return {make,
-          resolve,
-          {.architecture = "DistilBertForMaskedLM",
-           .heads = "masked LM, classes of rows and tokens, choices, answers, embedding",
-           .tensor = "divides n_heads",
-           .ties = "head and tokens"}};
+  Support support = text_support("DistilBert", false);
+  support.tensor = "divides n_heads";
+  return {.make = make, .resolve = resolve, .support = support};
 }
 
 }  // namespace trireme::models

@@ -43,7 +43,7 @@ struct MocoConfig {
 };
 
 /// `resolved`: the tree with every key as it came to be.
-MocoConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
+MocoConfig read(const base::Json& tree, base::Json* resolved) {
   MocoConfig c;
   ConfigReader get(tree, "moco_v3");
   visit(get, c.encoder);
@@ -57,7 +57,7 @@ MocoConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   if (c.momentum_schedule != "cosine" && c.momentum_schedule != "constant")
     throw base::ConfigError(fmt::format(
         "model.momentum_schedule is {}; expected cosine or constant", c.momentum_schedule));
-  read_sizes(tree, c.encoder);
+  c.encoder.sizes = read_sizes(tree);
   if (resolved) {
     *resolved = get.resolved("MoCoV3ForPreTraining");
     resolved->erase("head");
@@ -222,11 +222,7 @@ class Contrast : public nn::Layer {
           fmt::format("a batch of moco_v3 holds two views of each image, not {}: give the data the "
                       "option views: 2",
                       context.batch.choices));
-    const at::Tensor whole = builder_.stream().is_split()
-                                 ? dist::redistribute(x, builder_.tp(), builder_.stream(),
-                                                      layout::Sbp::invariant(), context.seq)
-                                 : x;
-    return whole.select(1, 0).unflatten(0, {-1, kViews});
+    return whole_stream(builder_, x, context).select(1, 0).unflatten(0, {-1, kViews});
   }
   static at::Tensor direction(const at::Tensor& x) {
     return x / x.norm(2, {-1}, true).clamp_min(1e-12);
@@ -238,8 +234,7 @@ class Contrast : public nn::Layer {
   Mlp predictor_;
 };
 
-nn::ModelDef make(const base::Json& tree, int tp) {
-  const MocoConfig c = read(tree);
+nn::ModelDef make(const MocoConfig& c, int tp) {
   nn::ModelDef def;
   def.generates = false;
   def.trains_on = {{"pixel_values", 4}};
@@ -253,8 +248,8 @@ nn::ModelDef make(const base::Json& tree, int tp) {
   const BlockSpec block = vit_block(c.encoder, {.fixed = patches.positions()});
   add_rules(block, def.policy);
   def.layers.push_back(paired(patch_link(patches)));
-  for (int64_t i = 0; i < c.encoder.num_hidden_layers; ++i)
-    def.layers.push_back(paired(block_link(block, vit_block_name("vit", i))));
+  for (const std::string& name : vit_blocks(c.encoder, "vit"))
+    def.layers.push_back(paired(block_link(block, name)));
   def.layers.push_back(
       {"contrast", false, [c](Builder& b) { return std::make_unique<Contrast>(b, c); }});
   // The authors scale each cross entropy by twice the temperature.
@@ -268,21 +263,14 @@ nn::ModelDef make(const base::Json& tree, int tp) {
   return def;
 }
 
-base::Json resolve(const base::Json& tree) {
-  base::Json out;
-  read(tree, &out);
-  return out;
-}
-
 }  // namespace
 
 Family moco_v3_family() {
-  return {make,
-          resolve,
-          {.architecture = "MoCoV3ForPreTraining",
-           .heads = "views of one image",
-           .tensor = "divides num_attention_heads",
-           .tokenizer = ""}};
+  return family_of<MocoConfig>(read, make,
+                               {.architecture = "MoCoV3ForPreTraining",
+                                .heads = "views of one image",
+                                .tensor = "divides num_attention_heads",
+                                .tokenizer = ""});
 }
 
 }  // namespace trireme::models

@@ -3,7 +3,6 @@
 // rank, also with sequence_parallel.
 #include <ATen/ATen.h>
 
-#include "trireme/base/error.h"
 #include "trireme/models/blocks/encoder.h"
 #include "trireme/models/blocks/sites.h"
 #include "trireme/models/blocks/vision.h"
@@ -79,10 +78,11 @@ class Block : public nn::Layer {
     at::Tensor x = in.at("hidden");
     const at::Tensor mixed =
         mixing_.forward(norm1_.forward(x, context).transpose(1, 2), context).transpose(1, 2);
-    x = x + drop_path(mixed * nn::use(gamma1_, context), kPath, context);
+    x = x + drop_path(mixed * nn::use(gamma1_, context), config_.drop_path_rate, layer_, kPath,
+                      context);
     const at::Tensor inner = activation_(in_.forward(norm2_.forward(x, context), context));
     return {{"hidden", x + drop_path(out_.forward(inner, context) * nn::use(gamma2_, context),
-                                     kMlpPath, context)}};
+                                     config_.drop_path_rate, layer_, kMlpPath, context)}};
   }
 
   double flops(int64_t) const override {
@@ -94,15 +94,6 @@ class Block : public nn::Layer {
  private:
   int64_t inner() const {
     return static_cast<int64_t>(config_.mlp_ratio * static_cast<double>(config_.embed_dim));
-  }
-
-  at::Tensor drop_path(const at::Tensor& x, Site site, const Context& context) const {
-    if (config_.drop_path_rate == 0 || context.mode == nn::Mode::eval) return x;
-    const at::Tensor one = at::ones({x.size(0), 1, 1, 1}, x.options());
-    return x * nn::dropout_by_coordinate(one, config_.drop_path_rate,
-                                         context.random.key(layer_, site), context.batch.samples, 0,
-                                         0)
-                   .squeeze(-1);
   }
 
   ResMlpConfig config_;
@@ -129,23 +120,19 @@ class Last : public nn::Layer {
 nn::ModelDef make(const base::Json& tree, int) {
   const ResMlpConfig c = read(tree);
   head_of(tree, "resmlp", {HeadKind::image_classification}, HeadKind::image_classification);
-  const auto [height, width] = size_of(tree, "image_size", 224);
-  const auto [patch_height, patch_width] = size_of(tree, "patch_size", 16);
+  const auto [image, patch] = read_sizes(tree);
   const PatchSpec patches{.projection = "patch_embed.proj",
                           .channels = c.num_channels,
-                          .height = height,
-                          .width = width,
-                          .patch_height = patch_height,
-                          .patch_width = patch_width,
+                          .height = image.first,
+                          .width = image.second,
+                          .patch_height = patch.first,
+                          .patch_width = patch.second,
                           .hidden = c.embed_dim,
                           .deviation = c.initializer_range};
-  if (patches.patches() < 1)
-    throw base::ConfigError("model.patch_size is larger than model.image_size; lower it");
   nn::ModelDef def;
   def.policy = {{"*.mlp.fc1", nn::Style::column}, {"*.mlp.fc2", nn::Style::row}};
   def.layers.push_back(patch_link(patches));
-  for (int64_t i = 0; i < c.depth; ++i) {
-    const std::string name = fmt::format("blocks.{}", i);
+  for (const std::string& name : numbered("blocks", c.depth)) {
     def.layers.push_back({name, true, [c, name, positions = patches.positions()](Builder& b) {
                             return std::make_unique<Block>(b / name, c, positions);
                           }});
@@ -157,7 +144,7 @@ nn::ModelDef make(const base::Json& tree, int) {
                 .deviation = c.initializer_range,
                 .problem = tree.value("problem_type", std::string()),
                 .positions = {.fixed = patches.positions()}};
-  head.rows = {.pool = RowScores::Pool::mean, .out = "head", .labels = labels_of(tree, 1000)};
+  add_scores(head, {.classes = {.pool = RowScores::Pool::mean, .out = "head"}}, labels_of(tree, 1000), tree);
   add_head(head, def);
   keep_whole(def);
   return def;
@@ -166,8 +153,7 @@ nn::ModelDef make(const base::Json& tree, int) {
 base::Json resolve(const base::Json& tree) {
   base::Json out;
   read(tree, &out);
-  for (const auto& [key, otherwise] : {std::pair{"image_size", 224}, {"patch_size", 16}})
-    if (!out.contains(key)) out[key] = otherwise;
+  write_sizes(out);
   write_head(out, "ResMLP", HeadKind::image_classification, labels_of(tree, 1000));
   return out;
 }

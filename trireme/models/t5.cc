@@ -88,34 +88,23 @@ HeadSpec head(const base::Json& tree, const T5Config& c, HeadKind kind) {
              .norm_dropout = c.dropout_rate,
              .deviation = narrow,
              .problem = tree.value("problem_type", std::string())};
-  switch (kind) {
-    case HeadKind::sequence_classification:
-      h.rows = {.pool = RowScores::Pool::last_end,
-                .end = c.eos_token_id,
-                .dropout_first = c.classifier_dropout,
-                .dense = "classification_head.dense",
-                .activation = "tanh",
-                .dropout = c.classifier_dropout,
-                .out = "classification_head.out_proj",
-                .labels = labels_of(tree)};
-      break;
-    case HeadKind::token_classification:
-      h.tokens = {.dropout = c.classifier_dropout, .out = "classifier", .labels = labels_of(tree)};
-      break;
-    case HeadKind::question_answering:
-      h.tokens = {.out = "qa_outputs"};
-      break;
-    case HeadKind::embedding:
-      h.vector = vector_of(tree);
-      break;
-    default:
-      h.vocab = {
-          .table = c.tie_word_embeddings ? "shared" : "lm_head",
-          .vocab = c.vocab_size,
-          .features = c.d_model,
-          .scale = c.scale_decoder_outputs ? 1 / std::sqrt(static_cast<double>(c.d_model)) : 1,
-          .deviation = factor};
-  }
+  add_scores(h,
+             {.vocab = {.table = c.tie_word_embeddings ? "shared" : "lm_head",
+                        .vocab = c.vocab_size,
+                        .features = c.d_model,
+                        .scale = c.scale_decoder_outputs
+                                     ? 1 / std::sqrt(static_cast<double>(c.d_model))
+                                     : 1,
+                        .deviation = factor},
+              .classes = {.pool = RowScores::Pool::last_end,
+                          .end = c.eos_token_id,
+                          .dropout_first = c.classifier_dropout,
+                          .dense = "classification_head.dense",
+                          .activation = "tanh",
+                          .dropout = c.classifier_dropout,
+                          .out = "classification_head.out_proj"},
+              .token_dropout = c.classifier_dropout},
+             labels_of(tree), tree);
   return h;
 }
 
@@ -178,30 +167,25 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                          .ids = ids,
                          .positions = {.source = two_texts && source}};
   };
-  if (encoder_alone(kind)) {
-    EncoderSpec spec{.embeddings = embeddings("input_ids", true),
-                     .block = half("encoder", false),
-                     .blocks = {},
-                     .head = scores};
-    for (int64_t i = 0; i < c.num_layers; ++i)
-      spec.blocks.push_back(fmt::format("encoder.block.{}", i));
-    return make_encoder(spec, tp);
-  }
-  EncoderDecoderSpec spec{
-      .source = embeddings("input_ids", true),
-      .target = embeddings(two_texts ? "decoder_input_ids" : "input_ids", false),
-      .encoder = half("encoder", false),
-      .decoder = half("decoder", true),
-      .encoder_norm = "encoder.final_layer_norm"};
-  for (int64_t i = 0; i < c.num_layers; ++i)
-    spec.encoder_blocks.push_back(fmt::format("encoder.block.{}", i));
-  for (int64_t i = 0; i < c.num_decoder_layers.value_or(c.num_layers); ++i)
-    spec.decoder_blocks.push_back(fmt::format("decoder.block.{}", i));
-  spec.head = scores;
-  if (!two_texts) spec.target.shifted_behind = c.decoder_start_token_id;
-  nn::ModelDef def = make_encoder_decoder(spec, tp);
-  if (two_texts) def.decoder_start = c.decoder_start_token_id;
-  return def;
+  const std::vector<std::string> blocks = numbered("encoder.block", c.num_layers);
+  if (encoder_alone(kind))
+    return make_encoder({.embeddings = embeddings("input_ids", true),
+                         .block = half("encoder", false),
+                         .blocks = blocks,
+                         .head = scores},
+                        tp);
+  return make_encoder_decoder(
+      {.source = embeddings("input_ids", true),
+       .target = embeddings(two_texts ? "decoder_input_ids" : "input_ids", false),
+       .encoder = half("encoder", false),
+       .decoder = half("decoder", true),
+       .encoder_blocks = blocks,
+       .decoder_blocks = numbered("decoder.block", c.num_decoder_layers.value_or(c.num_layers)),
+       .encoder_norm = "encoder.final_layer_norm",
+       .head = scores,
+       .start = c.decoder_start_token_id,
+       .one_text = !two_texts},
+      tp);
 }
 
 base::Json resolve(const base::Json& tree) {

@@ -39,7 +39,7 @@ VitConfig read(const base::Json& tree, const std::string& family, base::Json* re
     for (const char* key : kPretraining) resolved->erase(key);
     write_sizes(*resolved);
   }
-  read_sizes(tree, c);
+  c.sizes = read_sizes(tree);
   check(c);
   return c;
 }
@@ -125,22 +125,19 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
                 .deviation = c.initializer_range,
                 .problem = tree.value("problem_type", std::string()),
                 .positions = positions};
-  if (kind == HeadKind::embedding) {
-    head.vector = vector_of(tree);
-  } else {
-    head.rows = {.out = "classifier", .labels = labels_of(tree)};
-    // Hugging Face's class looks at the first token.
-    if (tree.contains("pooling") && vector_of(tree).mean) head.rows->pool = RowScores::Pool::mean;
-  }
+  // Hugging Face's class looks at the first token.
+  const bool mean = tree.contains("pooling") && vector_of(tree).mean;
+  add_scores(head,
+             {.classes = {.pool = mean ? RowScores::Pool::mean : RowScores::Pool::first,
+                          .out = "classifier"}},
+             labels_of(tree), tree);
 
   nn::ModelDef def;
   check_heads(c.num_attention_heads, tp, "num_attention_heads");
   add_rules(block, def.policy);
   def.layers.push_back(patch_link(patches));
-  for (int64_t i = 0; i < c.num_hidden_layers; ++i)
-    def.layers.push_back(block_link(block, vit_block_name(base, i)));
+  for (const std::string& name : vit_blocks(c, base)) def.layers.push_back(block_link(block, name));
   if (head.rows && tree.value("standardize", false)) {
-    const bool mean = head.rows->pool == RowScores::Pool::mean;
     def.layers.push_back({"probe", false, [head, mean](nn::Builder& b) {
                             return std::make_unique<Standardized>(b, head, mean);
                           }});

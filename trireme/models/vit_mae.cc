@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
-#include "trireme/dist/redistribute.h"
 #include "trireme/models/blocks/vit_like.h"
 
 namespace trireme::models {
@@ -41,7 +40,7 @@ struct MaeConfig {
 };
 
 /// `resolved`: the tree with every key as it came to be.
-MaeConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
+MaeConfig read(const base::Json& tree, base::Json* resolved) {
   MaeConfig c;
   ConfigReader get(tree, "vit_mae");
   visit(get, c.encoder);
@@ -53,7 +52,7 @@ MaeConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   get("norm_pix_loss", c.norm_pix_loss);
   get.only("head", "pretraining");
   get.finish();
-  read_sizes(tree, c.encoder);
+  c.encoder.sizes = read_sizes(tree);
   if (resolved) {
     *resolved = get.resolved("ViTMAEForPreTraining");
     resolved->erase("head");
@@ -62,8 +61,7 @@ MaeConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   check(c.encoder);
   check_divides("decoder_num_attention_heads", c.decoder_num_attention_heads, "decoder_hidden_size",
                 c.decoder_hidden_size);
-  check_divides("patch_size", c.encoder.patch.first, "image_size", c.encoder.image.first);
-  check_divides("patch_size", c.encoder.patch.second, "image_size", c.encoder.image.second);
+  check_divides(c.encoder.sizes);
   for (const auto& [key, size] : {std::pair{"hidden_size", c.encoder.hidden_size},
                                   {"decoder_hidden_size", c.decoder_hidden_size}})
     if (size % 4 != 0)
@@ -96,18 +94,13 @@ class Turn : public nn::Layer {
 
   State forward(State in, const Context& given) override {
     const Context context = given.over(seen_.seen());
-    at::Tensor x = in.at("hidden");
-    if (builder_.stream().is_split())
-      x = dist::redistribute(x, builder_.tp(), builder_.stream(), Sbp::invariant(), context.seq);
+    at::Tensor x = whole_stream(builder_, in.at("hidden"), context);
     x = embed_.forward(norm_.forward(x, context), context);
     const at::Tensor kept = kept_patches(seen_, context).unsqueeze(-1).expand({-1, -1, hidden_});
     const at::Tensor blank = nn::use(token_, context).expand({x.size(0), seen_.patches(), hidden_});
     x = at::cat({x.narrow(1, 0, 1), blank.scatter(1, kept, x.narrow(1, 1, seen_.kept()))}, 1) +
         places_->data;
-    if (builder_.stream().is_split())
-      x = dist::redistribute(x, builder_.tp(), Sbp::invariant(), builder_.stream(),
-                             seen_.positions());
-    return {{"hidden", x}};
+    return {{"hidden", own_stream(builder_, x, given.over(seen_.positions()))}};
   }
 
   nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
@@ -138,9 +131,8 @@ class Drawing : public nn::Layer {
 
   State forward(State in, const Context& given) override {
     const Context context = given.over(seen_.positions());
-    at::Tensor x = out_.forward(norm_.forward(in.at("hidden"), context), context);
-    if (builder_.stream().is_split())
-      x = dist::redistribute(x, builder_.tp(), builder_.stream(), Sbp::invariant(), context.seq);
+    const at::Tensor x = whole_stream(
+        builder_, out_.forward(norm_.forward(in.at("hidden"), context), context), context);
     const at::Tensor mask = at::ones({x.size(0), seen_.patches()}, at::kLong);
     return {{"logits", x.narrow(1, 1, seen_.patches())},
             {"mask", mask.scatter(1, kept_patches(seen_, context), int64_t{0})}};
@@ -174,8 +166,7 @@ void add_loss(const MaeConfig& c, nn::ModelDef& def) {
   };
 }
 
-nn::ModelDef make(const base::Json& tree, int tp) {
-  const MaeConfig c = read(tree);
+nn::ModelDef make(const MaeConfig& c, int tp) {
   nn::ModelDef def;
   def.generates = false;
   def.trains_on = {{"pixel_values", 3}};
@@ -186,32 +177,26 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                   decoder = vit_block(c.decoder(), {.fixed = seen.positions()});
   add_rules(encoder, def.policy);
   def.layers.push_back(patch_link(seen));
-  for (int64_t i = 0; i < c.encoder.num_hidden_layers; ++i)
-    def.layers.push_back(block_link(encoder, vit_block_name("vit", i)));
+  for (const std::string& name : vit_blocks(c.encoder, "vit"))
+    def.layers.push_back(block_link(encoder, name));
   def.layers.push_back({"turn", false, [c](Builder& b) { return std::make_unique<Turn>(b, c); }});
-  for (int64_t i = 0; i < c.decoder_num_hidden_layers; ++i)
-    def.layers.push_back(block_link(decoder, fmt::format("decoder.decoder_layers.{}", i)));
+  for (const std::string& name : numbered("decoder.decoder_layers", c.decoder_num_hidden_layers))
+    def.layers.push_back(block_link(decoder, name));
   def.layers.push_back(
       {"drawing", false, [c](Builder& b) { return std::make_unique<Drawing>(b, c); }, false, {"pixel_values"}});
   add_loss(c, def);
   return def;
 }
 
-base::Json resolve(const base::Json& tree) {
-  base::Json out;
-  read(tree, &out);
-  return out;
-}
-
 }  // namespace
 
 Family vit_mae_family() {
-  return {make,
-          resolve,
-          {.architecture = "ViTMAEForPreTraining",
-           .heads = "pixels that were left out",
-           .tensor = "divides num_attention_heads and decoder_num_attention_heads",
-           .tokenizer = ""}};
+  return family_of<MaeConfig>(
+      read, make,
+      {.architecture = "ViTMAEForPreTraining",
+       .heads = "pixels that were left out",
+       .tensor = "divides num_attention_heads and decoder_num_attention_heads",
+       .tokenizer = ""});
 }
 
 }  // namespace trireme::models

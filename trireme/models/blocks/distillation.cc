@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/dist/redistribute.h"
 
 namespace trireme::models {
 namespace {
@@ -30,10 +29,7 @@ class Head : public nn::Layer {
 
   State forward(State in, const Context& given) override {
     const Context context = given.over(spec_.positions.of(given.batch.shape()));
-    at::Tensor x = in.at("hidden");
-    if (builder_.stream().is_split())
-      x = dist::redistribute(x, builder_.tp(), builder_.stream(), layout::Sbp::invariant(),
-                             context.seq);
+    at::Tensor x = whole_stream(builder_, in.at("hidden"), context);
     x = norm_.forward(x.narrow(1, 0, 2), context);
     const at::Tensor first = first_.forward(x.select(1, 0), context),
                      second = second_.forward(x.select(1, 1), context);

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/models/blocks/sites.h"
+#include "trireme/models/family.h"
 #include "trireme/nn/attention.h"
 
 namespace trireme::models {
@@ -360,6 +361,32 @@ void add_rules(const EmbeddingSpec& spec, nn::Policy& policy) {
 
 }  // namespace
 
+void visit(ConfigReader& get, EncoderKeys& c) {
+  get("hidden_size", c.hidden_size);
+  get("num_hidden_layers", c.num_hidden_layers);
+  get("num_attention_heads", c.num_attention_heads);
+  get("intermediate_size", c.intermediate_size);
+  get("initializer_range", c.initializer_range, 0, 10);
+  get("layer_norm_eps", c.layer_norm_eps, 0, 1);
+  get("hidden_act", c.hidden_act);
+}
+
+void visit_dropouts(ConfigReader& get, EncoderKeys& c) {
+  get("hidden_dropout_prob", c.hidden_dropout_prob, 0, 0.999);
+  get("attention_probs_dropout_prob", c.attention_probs_dropout_prob, 0, 0.999);
+}
+
+void check(const EncoderKeys& c) {
+  check_divides("num_attention_heads", c.num_attention_heads, "hidden_size", c.hidden_size);
+  nn::find_activation(c.hidden_act);
+}
+
+std::vector<std::string> numbered(const std::string& prefix, int64_t count) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < count; ++i) names.push_back(fmt::format("{}.{}", prefix, i));
+  return names;
+}
+
 nn::LayerDef block_link(const BlockSpec& spec, const std::string& name) {
   return {name, true,
           [spec, name](Builder& b) { return std::make_unique<Block>(b, b / name, spec); }};
@@ -409,10 +436,15 @@ nn::ModelDef make_encoder(const EncoderSpec& spec, int tp) {
   return def;
 }
 
-nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& spec, int tp) {
+nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& given, int tp) {
+  EncoderDecoderSpec spec = given;
   check_heads(spec.encoder.heads, tp, "encoder_attention_heads");
   check_heads(spec.decoder.heads, tp, "decoder_attention_heads");
   nn::ModelDef def;
+  if (spec.one_text)
+    spec.target.shifted_behind = spec.start;
+  else
+    def.decoder_start = spec.start;
   def.vocab_size = spec.target.vocab;
   if (!spec.target.places.empty())
     def.max_positions = spec.target.max_places - spec.target.first_place;

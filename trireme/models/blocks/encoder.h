@@ -17,6 +17,22 @@
 
 namespace trireme::models {
 
+class ConfigReader;
+
+/// An encoder's sizes, under the keys that most families have for them.
+struct EncoderKeys {
+  int64_t hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
+          intermediate_size = 3072;
+  double hidden_dropout_prob = 0, attention_probs_dropout_prob = 0, initializer_range = 0.02,
+         layer_norm_eps = 1e-12;
+  std::string hidden_act = "gelu";
+};
+/// Sizes, activation and deviation; the two dropouts.
+void visit(ConfigReader& get, EncoderKeys& c);
+void visit_dropouts(ConfigReader& get, EncoderKeys& c);
+/// ConfigError where the heads do not divide the hidden size, and for an unknown activation.
+void check(const EncoderKeys& c);
+
 /// Names of an attention's modules within a block; `norm` is that of its residual branch.
 struct AttentionNames {
   std::string query, key, value, out, norm;
@@ -100,7 +116,12 @@ struct EncoderDecoderSpec {
   std::vector<std::string> encoder_blocks = {}, decoder_blocks = {};
   std::string encoder_norm = "";  // behind the last encoder block; empty: none
   HeadSpec head = {};
+  int64_t start = 0;      // the decoder's first token
+  bool one_text = false;  // the decoder reads the source too, moved on by one place behind `start`; else it generates
 };
+
+/// PREFIX.0, PREFIX.1, ...: the scopes of blocks.
+std::vector<std::string> numbered(const std::string& prefix, int64_t count);
 
 /// The chain of an encoder. `tp` must divide the heads: else ConfigError.
 nn::ModelDef make_encoder(const EncoderSpec& spec, int tp);

@@ -120,12 +120,12 @@ class Head : public nn::Layer {
                       begin, context);
     State out;
     if (vocab_) out.set(context.loss_request ? "loss" : "logits", vocab_->forward(x, context));
-    if (tokens_) out.set("scores", whole(tokens_->forward(x, begin, context), context));
+    if (tokens_) out.set("scores", whole_stream(builder_, tokens_->forward(x, begin, context), context));
     if (rows_) {
       at::Tensor pooled =
           spec_.rows->pool == RowScores::Pool::last_end
-              ? at_last_end(whole(x, context), context)
-              : pool(whole(x, context), spec_.rows->pool == RowScores::Pool::mean, context);
+              ? at_last_end(whole_stream(builder_, x, context), context)
+              : pool(whole_stream(builder_, x, context), spec_.rows->pool == RowScores::Pool::mean, context);
       pooled = nn::dropout(pooled, spec_.rows->dropout_first, builder_.layer_index(), kHeadFirst, 0,
                            context);
       at::Tensor scores = rows_->forward(pooled, 0, context).squeeze(1);
@@ -134,7 +134,7 @@ class Head : public nn::Layer {
       out.set(spec_.rows->name, scores);
     }
     if (spec_.vector) {
-      at::Tensor vector = pool(whole(x, context), spec_.vector->mean, context).squeeze(1);
+      at::Tensor vector = pool(whole_stream(builder_, x, context), spec_.vector->mean, context).squeeze(1);
       if (spec_.vector->normalize) vector = vector / vector.norm(2, {-1}, true).clamp_min(1e-12);
       out.set("embedding", vector);
     }
@@ -165,11 +165,6 @@ class Head : public nn::Layer {
   }
 
  private:
-  at::Tensor whole(const at::Tensor& x, const Context& context) const {
-    if (!builder_.stream().is_split()) return x;
-    return dist::redistribute(x, builder_.tp(), builder_.stream(), Sbp::invariant(), context.seq);
-  }
-
   /// [rows, seq, hidden] -> [rows, 1, hidden].
   at::Tensor at_last_end(const at::Tensor& x, const Context& context) const {
     const at::Tensor ends = context.batch.tensors.at("input_ids").eq(spec_.rows->end);
@@ -350,6 +345,50 @@ std::string suffix_of(HeadKind kind) {
   for (const KindNames& names : kKinds)
     if (names.kind == kind) return names.suffix;
   return "";
+}
+
+at::Tensor whole_stream(const nn::Builder& b, const at::Tensor& x, const nn::Context& context) {
+  if (!b.stream().is_split()) return x;
+  return dist::redistribute(x, b.tp(), b.stream(), layout::Sbp::invariant(), context.seq);
+}
+
+at::Tensor own_stream(const nn::Builder& b, const at::Tensor& x, const nn::Context& context) {
+  if (!b.stream().is_split()) return x;
+  return dist::redistribute(x, b.tp(), layout::Sbp::invariant(), b.stream(), context.seq);
+}
+
+void add_scores(HeadSpec& head, const FamilyHeads& family, int64_t labels, const base::Json& tree) {
+  switch (head.kind) {
+    case HeadKind::pretraining:
+      if (family.pretraining) {
+        head.tokens = family.pretraining;
+        return;
+      }
+      head.rows = family.relation;
+      head.rows->name = "relationship";
+      head.vocab = family.vocab;
+      return;
+    case HeadKind::sequence_classification:
+    case HeadKind::image_classification:
+      head.rows = family.classes;
+      head.rows->labels = labels;
+      return;
+    case HeadKind::multiple_choice:
+      head.rows = family.choices;
+      head.rows->labels = 1;
+      return;
+    case HeadKind::token_classification:
+      head.tokens = {.dropout = family.token_dropout, .out = "classifier", .labels = labels};
+      return;
+    case HeadKind::question_answering:
+      head.tokens = {.dropout = family.answer_dropout, .out = "qa_outputs", .labels = 2};
+      return;
+    case HeadKind::embedding:
+      head.vector = vector_of(tree);
+      return;
+    default:
+      head.vocab = family.vocab;
+  }
 }
 
 HeadKind head_of(const base::Json& tree, const std::string& family,

@@ -46,10 +46,14 @@ struct Positions {
   }
 };
 
+/// Of a stream that may be split over tp: all `context.seq` positions on every rank, and back.
+at::Tensor whole_stream(const nn::Builder& b, const at::Tensor& x, const nn::Context& context);
+at::Tensor own_stream(const nn::Builder& b, const at::Tensor& x, const nn::Context& context);
+
 /// Scores of the vocabulary for each token, split over tp ("logits"): dense, activation, norm, then
 /// the table's rows. Full names of modules.
 struct VocabScores {
-  std::string table;
+  std::string table = "";
   int64_t vocab = 0, features = 0;  // of the table's rows
   std::string bias = "";            // full name of the parameter; empty: none
   bool fixed_bias = false;          // a buffer [1, vocab]
@@ -102,6 +106,16 @@ struct HeadSpec {
   std::string problem = "";  // Hugging Face's problem_type, of sequence_classification
   Positions positions = {};
 };
+
+/// What the heads of one family look like; a kind that it has not is left out.
+struct FamilyHeads {
+  VocabScores vocab = {};  // of every head that scores words
+  RowScores relation = {}, classes = {}, choices = {};  // of a pretraining head's rows, of classes, of choices
+  double token_dropout = 0, answer_dropout = 0;
+  std::optional<TokenScores> pretraining = {};  // in place of words and rows
+};
+/// Fills in what head.kind asks for. `labels`: of classes. `tree`: of an embedding's pooling.
+void add_scores(HeadSpec& head, const FamilyHeads& family, int64_t labels, const base::Json& tree);
 
 /// The last link of a chain and, into `def`, its loss and what counts.
 void add_head(const HeadSpec& spec, nn::ModelDef& def);

@@ -6,7 +6,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
-#include "trireme/dist/redistribute.h"
 #include "trireme/models/blocks/sites.h"
 
 namespace trireme::models {
@@ -71,9 +70,7 @@ class Patches : public nn::Layer {
     if (spec_.left_out > 0) x = keep(x, context);
     if (norm_ && !spec_.norm_before_places) x = norm_->forward(x, context);
     x = nn::dropout(x, spec_.dropout, builder_.layer_index(), kEmbedding, 0, context);
-    if (builder_.stream().is_split())
-      x = dist::redistribute(x, builder_.tp(), Sbp::invariant(), builder_.stream(), context.seq);
-    return {{"hidden", x}};
+    return {{"hidden", own_stream(builder_, x, context)}};
   }
 
   nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
@@ -158,6 +155,32 @@ std::pair<int64_t, int64_t> size_of(const base::Json& tree, const char* key, int
     throw base::ConfigError(
         fmt::format("model.{} is {}, expected a number or [height, width]", key, given.dump()));
   return size;
+}
+
+ImageSizes read_sizes(const base::Json& tree, const ImageSizes& otherwise) {
+  const ImageSizes sizes{.image = size_of(tree, "image_size", otherwise.image.first),
+                         .patch = size_of(tree, "patch_size", otherwise.patch.first)};
+  if (sizes.patch.first > sizes.image.first || sizes.patch.second > sizes.image.second)
+    throw base::ConfigError("model.patch_size is larger than model.image_size; lower it");
+  return sizes;
+}
+
+void check_divides(const ImageSizes& sizes) {
+  const auto& [image, patch] = sizes;
+  if (image.first % patch.first != 0 || image.second % patch.second != 0)
+    throw base::ConfigError(fmt::format("model.patch_size {} x {} does not divide model.image_size {} x {}", patch.first,
+                                        patch.second, image.first, image.second));
+}
+
+void write_sizes(base::Json& resolved, const ImageSizes& otherwise) {
+  for (const auto& [key, size] : {std::pair{"image_size", otherwise.image}, {"patch_size", otherwise.patch}})
+    if (!resolved.contains(key)) resolved[key] = size.first;
+}
+
+at::Tensor drop_path(const at::Tensor& x, double p, int layer, int site, const nn::Context& context) {
+  if (p == 0 || context.mode == nn::Mode::eval) return x;
+  const at::Tensor one = at::ones({x.size(0), 1, 1, 1}, x.options());
+  return x * nn::dropout_by_coordinate(one, p, context.random.key(layer, site), context.batch.samples, 0, 0).squeeze(-1);
 }
 
 }  // namespace trireme::models

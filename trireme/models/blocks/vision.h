@@ -38,6 +38,20 @@ struct PatchSpec {
   int64_t seen() const { return kept() + static_cast<int64_t>(tokens.size()); }
 };
 
+/// Of a configuration's image_size and patch_size.
+struct ImageSizes {
+  std::pair<int64_t, int64_t> image = {224, 224}, patch = {16, 16};
+};
+/// Where a key is absent it is `otherwise`. ConfigError unless a patch lies within the image.
+ImageSizes read_sizes(const base::Json& tree, const ImageSizes& otherwise = {});
+/// ConfigError unless patches fill the image.
+void check_divides(const ImageSizes& sizes);
+/// Fills in what `read_sizes` takes where nothing is given, for `resolve`.
+void write_sizes(base::Json& resolved, const ImageSizes& otherwise = {});
+
+/// Leaves out x, the branch of a residual layer, for whole samples (Huang et al., stochastic depth, 2016).
+at::Tensor drop_path(const at::Tensor& x, double p, int layer, int site, const nn::Context& context);
+
 /// The first link of a chain that looks at `pixel_values` [rows, channels, height, width].
 nn::LayerDef patch_link(const PatchSpec& spec);
 
