@@ -12,7 +12,7 @@ BUILD := build/$(PRESET)
 PROGRAM := $(BUILD)/bin/trireme
 CTEST := ctest --test-dir $(BUILD) --output-on-failure $(CTEST_FLAGS)
 
-.PHONY: help deps deps-test configure build all test test-full bench quickstart asan tsan-core format tidy clean
+.PHONY: help deps deps-test configure build all test test-full bench quickstart asan tsan-core fuzz format tidy clean
 help:
 	@sed -n '2,8s/^# \{0,1\}//p' Makefile
 
@@ -46,6 +46,13 @@ asan tsan-core:
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
 	ctest --test-dir build/$@ --output-on-failure -LE full $(CTEST_FLAGS)
+
+# Readers of untrusted files on damaged ones, under the sanitizers.
+fuzz:
+	@scripts/deps.sh core
+	cmake --preset asan
+	cmake --build build/asan -j $(JOBS) --target damage_tests
+	ctest --test-dir build/asan --output-on-failure -R damage_tests $(CTEST_FLAGS)
 
 format:
 	git ls-files '*.h' '*.cc' | xargs clang-format -i

@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -15,9 +18,10 @@
 namespace trireme::base {
 namespace {
 
-constexpr size_t kBufferBytes = 1 << 20;
-// So many bytes after one another are handed to the disk at a time, while more are written.
-constexpr int64_t kWriteBackBytes = 8 << 20;
+constexpr size_t kReadBytes = 1 << 20;
+// So many bytes after one another are handed to the disk at a time.
+constexpr size_t kWriteBytes = 4 << 20;
+constexpr size_t kPage = 4096;
 
 struct Descriptor {
   int fd;
@@ -39,23 +43,13 @@ size_t regular_file_size(int fd, const std::string& path) {
   return static_cast<size_t>(info.st_size);
 }
 
-void write_all(int fd, const char* data, size_t size, const std::string& path) {
-  while (size > 0) {
-    ssize_t n = ::write(fd, data, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw IoError(path, errno, "writing");
-    data += n;
-    size -= static_cast<size_t>(n);
-  }
-}
-
 }  // namespace
 
 std::string read_file(const std::string& path) {
   Descriptor file{open_to_read(path)};
   regular_file_size(file.fd, path);
   std::string content;
-  std::string chunk(kBufferBytes, '\0');
+  std::string chunk(kReadBytes, '\0');
   while (true) {
     ssize_t n = ::read(file.fd, chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
@@ -133,7 +127,10 @@ ScratchFile::ScratchFile(const std::string& folder, int64_t size) : size_(static
 
 ScratchFile::~ScratchFile() { ::munmap(data_, size_); }
 
-FileWriter::FileWriter(const std::string& path) : path_(path) {
+FileWriter::FileWriter(const std::string& path, Caching caching)
+    : path_(path),
+      bypass_(caching == Caching::bypassed),
+      buffer_(static_cast<std::byte*>(std::aligned_alloc(kPage, kWriteBytes)), &std::free) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) throw IoError(path, errno, "creating");
 }
@@ -145,24 +142,40 @@ FileWriter::~FileWriter() {
 }
 
 void FileWriter::write(const void* data, size_t size) {
-  bytes_ += static_cast<int64_t>(size);
-  if (size >= kBufferBytes) {
-    flush();
-    write_all(fd_, static_cast<const char*>(data), size, path_);
-    // What is complete of the file goes to the disk while more is written. A hint: file systems
-    // without it write all in fsync.
-    const int64_t begin = (bytes_ - static_cast<int64_t>(size)) / kWriteBackBytes * kWriteBackBytes,
-                  end = bytes_ / kWriteBackBytes * kWriteBackBytes;
-    if (end > begin) ::sync_file_range(fd_, begin, end - begin, SYNC_FILE_RANGE_WRITE);
-    return;
+  const auto* from = static_cast<const std::byte*>(data);
+  for (size_t n = 0; size > 0; from += n, size -= n) {
+    n = std::min(size, kWriteBytes - buffered_);
+    std::memcpy(buffer_.get() + buffered_, from, n);
+    buffered_ += n;
+    bytes_ += static_cast<int64_t>(n);
+    if (buffered_ == kWriteBytes) flush();
   }
-  buffer_.append(static_cast<const char*>(data), size);
-  if (buffer_.size() >= kBufferBytes) flush();
 }
 
 void FileWriter::flush() {
-  write_all(fd_, buffer_.data(), buffer_.size(), path_);
-  buffer_.clear();
+  // Only whole blocks can go past the cache; the file's end is not one.
+  const bool whole = buffered_ == kWriteBytes;
+  if (bypass_) bypass_ = ::fcntl(fd_, F_SETFL, whole ? O_DIRECT : 0) == 0 && whole;
+  const auto size = static_cast<int64_t>(std::exchange(buffered_, 0));
+  write_all(buffer_.get(), static_cast<size_t>(size));
+  // The disk has work while more is written. A hint: file systems without it write all in fsync.
+  if (whole && !bypass_) ::sync_file_range(fd_, bytes_ - size, size, SYNC_FILE_RANGE_WRITE);
+}
+
+void FileWriter::write_all(const std::byte* data, size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::write(fd_, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    // A file system that cannot bypass the cache after all, or not from where a short write ended.
+    if (n < 0 && errno == EINVAL && bypass_) {
+      bypass_ = false;
+      ::fcntl(fd_, F_SETFL, 0);
+      continue;
+    }
+    if (n < 0) throw IoError(path_, errno, "writing");
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
 }
 
 void FileWriter::close() {

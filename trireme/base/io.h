@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,7 +57,10 @@ class ScratchFile {
 /// Appends to a new file; `close` makes it durable. Destroyed unclosed, it removes the partial file.
 class FileWriter {
  public:
-  explicit FileWriter(const std::string& path);
+  /// Whether what is written stays in the system's memory, for who reads it soon, or goes straight
+  /// to the disk, which is faster where all has to be durable (where the file system can do it).
+  enum class Caching { kept, bypassed };
+  explicit FileWriter(const std::string& path, Caching caching = Caching::kept);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -67,9 +72,13 @@ class FileWriter {
 
  private:
   void flush();
-  std::string path_, buffer_;
+  void write_all(const std::byte* data, size_t size);
+  std::string path_;
+  bool bypass_;
   int fd_ = -1;
   int64_t bytes_ = 0;
+  std::unique_ptr<std::byte, decltype(&std::free)> buffer_;
+  size_t buffered_ = 0;
 };
 
 }  // namespace trireme::base

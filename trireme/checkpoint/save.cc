@@ -1,12 +1,10 @@
 #include "trireme/checkpoint/save.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -266,35 +264,15 @@ void Saver::copy_state() {
   }
   if (!memory_.defined() || memory_.numel() < total)
     memory_ = at::empty({total}, at::TensorOptions(at::kByte).pinned_memory(on_gpu));
-  struct Chunk {
-    void* to;
-    const void* from;
-    size_t bytes;
-  };
-  std::vector<Chunk> chunks;
   int64_t offset = 0;
   for (auto& share : job_->share) {
     for (TensorPart& part : share) {
       const auto bytes = static_cast<int64_t>(part.data.nbytes());
       at::Tensor copy = memory_.narrow(0, offset, bytes).view(part.data.scalar_type());
+      part.data = copy.copy_(part.data);
       offset += padded(bytes);
-      if (part.data.is_cpu()) {
-        auto* to = static_cast<std::byte*>(copy.data_ptr());
-        const auto* from = static_cast<const std::byte*>(part.data.data_ptr());
-        for (size_t at = 0; at < part.data.nbytes(); at += kChunkBytes)
-          chunks.push_back({to + at, from + at, std::min(kChunkBytes, part.data.nbytes() - at)});
-      } else {
-        copy.copy_(part.data);
-      }
-      part.data = copy;
     }
   }
-  at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Chunk& chunk = chunks[static_cast<size_t>(i)];
-      std::memcpy(chunk.to, chunk.from, chunk.bytes);
-    }
-  });
 }
 
 bool Saver::working() const {

@@ -183,7 +183,7 @@ bool written_before(const TensorEntry& a, const TensorEntry& b) {
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorEntry> entries,
                                      const std::map<std::string, std::string>& metadata)
-    : order_(std::move(entries)), file_(path) {
+    : order_(std::move(entries)), file_(path, base::FileWriter::Caching::bypassed) {
   std::sort(order_.begin(), order_.end(), written_before);
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;

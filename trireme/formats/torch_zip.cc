@@ -266,7 +266,7 @@ std::span<const std::byte> as_bytes(std::string_view text) {
 }  // namespace
 
 TorchZipWriter::TorchZipWriter(const std::string& path, std::vector<TensorEntry> entries)
-    : entries_(std::move(entries)), file_(path) {
+    : entries_(std::move(entries)), file_(path, base::FileWriter::Caching::bypassed) {
   add("data.pkl", as_bytes(write_state_dict(entries_)));
   add("byteorder", as_bytes("little"));
 }
