@@ -12,7 +12,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
-#include "trireme/base/hasher.h"
 #include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/folder.h"
 #include "trireme/checkpoint/hf.h"
@@ -29,7 +28,7 @@ namespace fs = std::filesystem;
 using base::Json;
 using nn::TensorPart;
 
-constexpr size_t kChunkBytes = 1 << 20;  // stays in a cache between two uses
+constexpr size_t kChunkBytes = 1 << 20;  // between two looks whether the save is given up
 constexpr int64_t kAlignment = 64;
 constexpr std::chrono::milliseconds kLongestPause(50);
 
@@ -84,14 +83,14 @@ std::map<std::string, uint64_t> write_parts(const std::string& path,
   for (const formats::TensorEntry& entry : writer.order()) {
     at::Tensor data = dist::to_host(by_name[entry.name]->data);
     std::span<const std::byte> bytes(static_cast<const std::byte*>(data.data_ptr()), data.nbytes());
-    base::Hasher hasher;
+    // Beside the disk's work.
+    std::future<uint64_t> hash =
+        std::async(std::launch::async, [bytes] { return base::hash_bytes(bytes.data(), bytes.size()); });
     for (size_t at = 0; at < bytes.size(); at += kChunkBytes) {
       if (cancelled) throw base::InternalError("the save was given up");
-      auto chunk = bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at));
-      hasher.add(chunk.data(), chunk.size());
-      writer.write(entry.name, chunk);
+      writer.write(entry.name, bytes.subspan(at, std::min(kChunkBytes, bytes.size() - at)));
     }
-    checksums[entry.name] = hasher.hash();
+    checksums[entry.name] = hash.get();
   }
   writer.close();
   return checksums;
