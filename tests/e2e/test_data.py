@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from support import apart, latest, layout, losses, train
+from support import apart, latest, layout, losses, train, trireme
 
 WORDS = [f"w{i}" for i in range(60)]
 
@@ -70,3 +70,24 @@ def test_a_wrong_option_is_named(tiny, tmp_path):
     assert "did you mean reset_position_ids?" in said
     said = train(tiny, tmp_path / "run", *layout(), "data.dataset={name: brt}", code=2).stderr
     assert "did you mean bert?" in said
+
+
+def test_scores_of_files(tmp_path):
+    """BLEU of a corpus as sacrebleu counts it, means over the lines, the best of several references; correlations."""
+    def write(name, *lines):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+        return tmp_path / name
+
+    written = write("written", "the dog sat on my new rug", "The Tower")
+    one, other = write("one", "the dog sat on my new rug", "a bridge"), write("other", "a cat", "tower!")
+    scores = json.loads(trireme("score", written, one, other, "--json").stdout)
+    assert scores["samples"] == 2 and scores["exact_match"] == 1 and scores["f1"] == 1
+    assert scores["rouge1"] == pytest.approx((1 + 2 / 3) / 2)
+    alone = json.loads(trireme("score", written, one, "--metrics", "exact_match,bleu", "--json").stdout)
+    assert set(alone) == {"samples", "exact_match", "bleu"} and alone["exact_match"] == 0.5
+    a, b = write("a", 1, 2, 2, 4, 7.5), write("b", 3, 1, 4, 4, 20)
+    correlations = json.loads(trireme("score", a, b, "--metrics", "pearson,spearman", "--json").stdout)
+    assert correlations["pearson"] == pytest.approx(0.9206007419111717) and correlations["spearman"] == pytest.approx(0.7631578947368421)
+    for code, word, *arguments in ((2, "5 lines", written, a), (2, "is not a number", written, one, "--metrics", "pearson"),
+                                   (2, "bleu", written, one, "--metrics", "blue"), (4, "none", written, tmp_path / "none")):
+        assert word in trireme("score", *arguments, code=code).stderr

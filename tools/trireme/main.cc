@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   trireme::tools::add_models(program);
   trireme::tools::add_pipeline(program);
   trireme::tools::add_preprocess(program);
+  trireme::tools::add_score(program);
   trireme::tools::add_tokenizer(program);
   trireme::tools::add_eval(program);
   trireme::tools::add_generate(program);

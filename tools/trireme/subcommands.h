@@ -21,6 +21,7 @@ void add_launch(CLI::App& program);
 void add_models(CLI::App& program);
 void add_pipeline(CLI::App& program);
 void add_preprocess(CLI::App& program);
+void add_score(CLI::App& program);
 void add_tokenizer(CLI::App& program);
 void add_train(CLI::App& program);
 
