@@ -61,6 +61,24 @@ TEST_F(Images, OfMnist) {
   read_fields(*rgb, 0);
 }
 
+TEST_F(Images, HaveCaptions) {
+  const auto images = mnist();
+  file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\ncat\ndog\n");
+  const std::string captions = file("captions.txt", "a cat\na dog\n\ncat\na cat a dog a cat\ndog\n");
+  const SampleOptions run{.seq_length = 5, .shuffle = false, .tokenizer = folder_ / "vocab.txt"};
+  const auto open_with = [&](const Json& options) { return dataset_types().get("images")(images, options, run); };
+  auto dataset = open_with({{"caption_file", captions}});
+  EXPECT_EQ(dataset->fields()[2], (FieldSpec{"input_ids", {5}}));
+  auto f = read_fields(*dataset, 1);
+  EXPECT_EQ(f["input_ids"], (Values{2, 5, 7, 3, 0}));
+  EXPECT_EQ(f["attention_mask"], (Values{1, 1, 1, 1, 0}));
+  EXPECT_EQ(f["labels"], (Values{1}));
+  EXPECT_EQ(read_fields(*open_with({{"caption_file", captions}, {"eos", 4}}), 4)["input_ids"].back(), 4);
+  file("captions.txt", "a cat\na dog\n");
+  EXPECT_THAT(message_of<FormatError>([&] { open_with({{"caption_file", captions}}); }), HasSubstr("2 lines for 6 images"));
+  EXPECT_THAT(message_of<ConfigError>([&] { open(images, {{"caption_file", captions}}); }), HasSubstr("tokenizer"));
+}
+
 TEST_F(Images, OfDamagedMnistAreRefused) {
   const auto path = mnist();
   const std::string whole = base::read_file(path);

@@ -380,6 +380,7 @@ def test_one_flipped_bit_is_refused(tiny, tmp_path, kind):
     file.write_bytes(content)
     said = train(tiny, tmp_path / "run", *words, "train.train_iter=4", "--resume", code=2).stderr
     assert file.name in said and "transformer." in said and "checksum" in said
+    assert "is whole" not in said, "what is damaged was called whole"
 
 
 def test_conversions_hold_one_tensor_at_a_time(tmp_path):

@@ -96,6 +96,39 @@ def test_one_rank_measures_what_eight_do(run):
     assert abs(said["loss"] / want["eval_loss"] - 1) < 1e-5
 
 
+def test_images_and_their_texts(tmp_path):
+    """CLIP from YAML: each row's image with its own caption."""
+    source = digits(tmp_path)[0]
+    names = "zero one two three four five six seven eight nine".split()
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *names]) + "\n")
+    (tmp_path / "captions.txt").write_text("".join(f"{names[label]}\n" for label in numpy.load(tmp_path / "labels.npy")))
+    source["options"] |= {"caption_file": str(tmp_path / "captions.txt")}
+    tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 44}
+    keys = {"model": {"family": "clip", "projection_dim": 16,
+                      "text_config": tower | {"vocab_size": 20, "max_position_embeddings": 8, "eos_token_id": 3},
+                      "vision_config": tower | {"image_size": 8, "patch_size": 2, "num_channels": 1}},
+            "tokenizer": str(tmp_path / "vocab.txt"), "data": {"train": [source], "valid": [source], "seq_length": 6},
+            "train": {"train_iter": 12, "train_micro_batch_size": 8, "log_period": 1, "scheduler": {"name": "warmup_constant", "warmup_ratio": 0}},
+            "optim": {"lr": 3e-3}}
+    (tmp_path / "config.yaml").write_text(json.dumps(keys))
+    train(tmp_path / "config.yaml", tmp_path / "run", *layout(2, 2, 2))
+    curve = losses(tmp_path / "run")
+    assert curve[-1] < curve[0]
+    trireme("ckpt", "convert", latest(tmp_path / "run"), tmp_path / "hf", "--to", "hf")
+    _, said = transformers.CLIPModel.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not said["missing_keys"] and not said["unexpected_keys"]
+
+
+@pytest.mark.parametrize("run", ["bert"], indirect=True)
+def test_tokens_are_no_labels_of_replaced_ones(run, tmp_path):
+    _, config, _, _ = run
+    keys = json.loads(config.read_text())
+    keys["model"] = {"family": "electra", "head": "pretraining", **ENCODER}
+    (tmp_path / "config.yaml").write_text(json.dumps(keys))
+    said = train(tmp_path / "config.yaml", tmp_path / "run", *LAYOUT, code=2).stderr
+    assert "labels 0" in said and "masked_lm" in said
+
+
 @pytest.mark.parametrize("run", ["bert"], indirect=True)
 def test_another_head_takes_over_the_encoder(run, tmp_path):
     folder, config, _, _ = run

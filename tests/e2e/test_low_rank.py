@@ -106,7 +106,12 @@ def test_another_rank_than_the_weights_have(tiny, base, adapted, tmp_path):
                          ("{r: 3, target_modules: [c_fc]}", ["model.adapter.target_modules is [\"c_fc\"]", "c_attn"]),
                          ("null", ["model.adapter is null", '"r":3'])):
         said(train(tiny, tmp_path / "run", f"model={{pretrained: {held}, adapter: {given}}}", code=2), *words, str(held), advice)
+    # Weights with an adapter go on as such: it alone is trained.
     train(tiny, tmp_path / "on", f"model={{pretrained: {held}}}", "train.train_iter=1")
+    trireme("ckpt", "convert", latest(tmp_path / "on"), tmp_path / "on_peft", "--to", "peft")
+    for name, words in (("merged", []), ("beside", ["--adapter", tmp_path / "on_peft"])):
+        trireme("ckpt", "convert", base if words else latest(tmp_path / "on"), tmp_path / name, "--to", "hf", *words)
+    assert json.loads(trireme("ckpt", "diff", tmp_path / "merged", tmp_path / "beside", "--json").stdout)["max_abs"] < 1e-6
     trireme("ckpt", "convert", held, tmp_path / "peft", "--to", "peft")
     beside = f"model={{pretrained: {base}, adapter: {{path: {tmp_path / 'peft'}, r: 4}}}}"
     said(train(tiny, tmp_path / "run", beside, code=2), "model.adapter.r is 4", "model.adapter.path", "has 3", "leave model.adapter.r out")

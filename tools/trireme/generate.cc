@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/generate/generator.h"
+#include "trireme/models/registry.h"
 #include "trireme/text/tokenizer.h"
 #include "trireme/train/assembly.h"
 
@@ -112,6 +113,7 @@ int run(const Flags& flags) {
         "--greedy and --num-beams {} contradict each other: a beam search draws nothing and looks beyond the likeliest "
         "token; leave one of them out", flags.beams.count));
   checkpoint::Checkpoint checkpoint(flags.model);
+  generate::check_generates(models::make_model(checkpoint.model_config(), 1));
   auto tokenizer = load_tokenizer(flags, checkpoint.path());
   std::vector<std::string> prompts = read_prompts(flags);
   generate::Request request{.max_new_tokens = flags.max_new_tokens,

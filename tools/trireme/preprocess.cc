@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 
 #include "tools/trireme/subcommands.h"
+#include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/data/split.h"
 
@@ -87,7 +89,13 @@ void run_preprocess(PreprocessFlags& flags) {
   {
     Bar bar;
     options.progress = [&](const data::PreprocessProgress& p) { bar.show(p); };
-    summary = data::preprocess(*text::Tokenizer::load(flags.tokenizer), options);
+    try {
+      summary = data::preprocess(*text::Tokenizer::load(flags.tokenizer), options);
+    } catch (const base::IoError& e) {
+      const std::string parts = options.output + ".parts";
+      if (!std::filesystem::exists(parts)) throw;
+      throw base::IoError(fmt::format("{} ({} keeps what is done: the same command goes on from there)", e.what(), parts));
+    }
   }
   const double seconds = seconds_since(start);
   const double bytes_per_token = double(summary.text_bytes) / double(summary.tokens);

@@ -23,6 +23,8 @@
 namespace trireme::tools {
 namespace {
 
+constexpr int kBadInput = 2;  // the exit code of a wrong configuration or file
+
 // What a signal handler may touch is static by nature.
 std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
@@ -99,7 +101,8 @@ int train_main(const TrainFlags& flags) {
       std::printf("finished %s; checkpoint %s\n", steps.c_str(), summary.checkpoint.c_str());
     }
   });
-  if (code != 0 && flags.ranks > 1 && !stop_requested)
+  // What was wrong with the input or a file of the checkpoint would be so again.
+  if (code != 0 && code != kBadInput && flags.ranks > 1 && !stop_requested)
     if (const auto latest = checkpoint::find_latest(run.config.train.output_dir + "/checkpoints"))
       fmt::print(stderr, "{} is whole; resume with: {} --resume\n", *latest,
                  flags.config.command("train", flags.ranks));

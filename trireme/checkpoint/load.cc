@@ -271,7 +271,7 @@ void Checkpoint::refuse_damage(const Found& found) const {
   }
   throw FormatError(
       fmt::format("{}: its bytes do not match their checksum: the file is damaged; use another "
-                  "checkpoint",
+                  "checkpoint (--resume takes the one that checkpoints/latest names)",
                   found.where));
 }
 

@@ -385,9 +385,6 @@ RunConfig resolved(RunConfig config, int ranks) {
   config.train.train_micro_batch_size = batch.micro_batch_size;
   config.train.num_accumulation_steps = batch.micro_batches;
   config.train.global_batch_size = batch.global_batch_size;
-  // Beside an adapter the model stays as it is, unless something else is said.
-  if (config.model.contains("adapter") && config.optim.groups.empty())
-    config.optim.groups = {{.pattern = "*.lora_[AB].weight"}, {.pattern = "*", .freeze = true}};
   return config;
 }
 

@@ -39,7 +39,7 @@ std::shared_ptr<const Examples> open_question_answering(const std::string& path,
                                                         const base::Json& options,
                                                         const SampleOptions& run);
 /// Images with labels: MNIST's and CIFAR's files, .npy arrays, folders of PNG and JPEG files.
-/// Fields: pixel_values (channels, height, width), labels.
+/// Fields: pixel_values (channels, height, width), labels; with captions input_ids, attention_mask.
 std::shared_ptr<const Examples> open_images(const std::string& path, const base::Json& options,
                                             const SampleOptions& run);
 /// Nothing but numbers from a recurrence, for trials: the path is not looked at. Fields: input_ids,

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
+#include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/hash.h"
+#include "trireme/base/io.h"
 #include "trireme/data/dataset_kinds.h"
 #include "trireme/data/image.h"
 #include "trireme/data/image_files.h"
@@ -16,7 +20,8 @@ namespace {
 using base::ConfigError;
 
 struct ImageOptions {
-  std::string label_file = "", interpolation = "bilinear";
+  std::string label_file = "", caption_file = "", interpolation = "bilinear";
+  std::optional<int64_t> eos = {}, pad = {};
   int64_t size = 0, channels = 0, resize = 0, padding = 0, classes = 0, solarize_threshold = 128,
           views = 1;
   bool random_crop = false, random_resized_crop = false;
@@ -30,6 +35,9 @@ struct ImageOptions {
   static void visit(Self& self, V&& v) {
     using base::Field;
     v("label_file", self.label_file, Field{"classes of a .npy file's images"});
+    v("caption_file", self.caption_file, Field{"a text of each image, a line each in their order"});
+    v("eos", self.eos, Field{"id that ends a caption; null: as the tokenizer ends it", 0});
+    v("pad", self.pad, Field{"id after it; null: the tokenizer's", 0});
     v("size", self.size,
       Field{"height and width of a sample; 0: as the images are, all of one size", 0, 65536});
     v("channels", self.channels, Field{"1 or 3; 0: as the first image has", 0, 3});
@@ -86,10 +94,50 @@ double draw_beta(double alpha, Draws& draws) {
   return a + b > 0 ? a / (a + b) : 0.5;
 }
 
+/// Texts that belong to images, made to ids.
+class Captions {
+ public:
+  Captions(const ImageOptions& options, const SampleOptions& run, int64_t images)
+      : tools_(run, "images with captions", true),
+        eos_(options.eos),
+        pad_(tools_.id("pad", options.pad, {"[PAD]", "<pad>", "<|endoftext|>"})),
+        length_(run.seq_length) {
+    const std::string content = base::read_file(options.caption_file);
+    for (size_t begin = 0, end; begin < content.size(); begin = end + 1) {
+      end = std::min(content.find('\n', begin), content.size());
+      lines_.push_back(content.substr(begin, end - begin));
+    }
+    if (std::ssize(lines_) != images)
+      throw base::FormatError(fmt::format("{} has {} lines for {} images; expected one each",
+                                          options.caption_file, lines_.size(), images));
+    fingerprint_ = base::hash_text(content);
+  }
+  std::vector<FieldSpec> fields() const {
+    return {{"input_ids", {length_}}, {"attention_mask", {length_}}};
+  }
+  uint64_t fingerprint() const { return fingerprint_; }
+  void read(int64_t example, Row row) const {
+    const auto encoding =
+        tools_.tokenizer()->encoding(lines_[static_cast<size_t>(example)], {},
+                                     text::Truncation{.max_length = length_ - (eos_ ? 1 : 0)});
+    std::vector<int64_t> ids(encoding.ids.begin(), encoding.ids.end());
+    if (eos_) ids.push_back(*eos_);
+    put(row[0], ids, length_, pad_);
+    put_ones(row[1], std::ssize(ids));
+  }
+
+ private:
+  TextTools tools_;
+  std::optional<int64_t> eos_;
+  int64_t pad_, length_;
+  std::vector<std::string> lines_;
+  uint64_t fingerprint_ = 0;
+};
+
 class ImageExamples : public Examples {
  public:
   ImageExamples(const std::string& path, const ImageOptions& options, bool train,
-                std::string settings)
+                std::string settings, const SampleOptions& run)
       : path_(path),
         files_(ImageFiles::open(path, options.label_file)),
         options_(options),
@@ -102,6 +150,11 @@ class ImageExamples : public Examples {
     if (options_.channels == 2) throw ConfigError("options of images.channels: 2; expected 1 or 3");
     if (options_.views > 1 && mixes())
       throw ConfigError("options of images: views beside mixup or cutmix; choose one");
+    if (!options_.caption_file.empty()) {
+      if (mixes())
+        throw ConfigError("options of images: captions beside mixup or cutmix; choose one");
+      captions_.emplace(options_, run, size());
+    }
     height_ = options_.size > 0 ? options_.size : first.height;
     width_ = options_.size > 0 ? options_.size : first.width;
     classes_ = options_.classes > 0 ? options_.classes : files_->classes();
@@ -131,12 +184,14 @@ class ImageExamples : public Examples {
     std::vector<FieldSpec> fields{{"pixel_values", shape, base::DType::f32}};
     fields.push_back(mixes() ? FieldSpec{"labels", {classes_}, base::DType::f32}
                              : FieldSpec{"labels"});
+    if (captions_) std::ranges::move(captions_->fields(), std::back_inserter(fields));
     return fields;
   }
   SourceIdentity identity() const override {
     return {.path = path_,
             .documents = size(),
-            .fingerprint = files_->fingerprint(),
+            .fingerprint = captions_ ? base::hash_combine(files_->fingerprint(), captions_->fingerprint())
+                                     : files_->fingerprint(),
             .samples = settings_};
   }
 
@@ -149,6 +204,7 @@ class ImageExamples : public Examples {
         write(prepared(example, draws), row[0].reals + view * pixels);
     if (!mixes()) {
       *row[1].ids = label;
+      if (captions_) captions_->read(example, row.subspan(2));
       return;
     }
     row[1].reals[label] = 1;
@@ -267,6 +323,7 @@ class ImageExamples : public Examples {
   bool train_;
   std::string settings_;
   Interpolation how_;
+  std::optional<Captions> captions_ = {};
   int64_t height_, width_, classes_;
 };
 
@@ -276,7 +333,7 @@ std::shared_ptr<const Examples> open_images(const std::string& path, const base:
                                             const SampleOptions& run) {
   ImageOptions own;
   read_options(options, "options of images", own);
-  return std::make_shared<ImageExamples>(path, own, run.shuffle, "images " + options.dump());
+  return std::make_shared<ImageExamples>(path, own, run.shuffle, "images " + options.dump(), run);
 }
 
 }  // namespace trireme::data

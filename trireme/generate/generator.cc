@@ -12,13 +12,18 @@
 #include "trireme/dist/redistribute.h"
 
 namespace trireme::generate {
+
+void check_generates(const nn::ModelDef& def) {
+  if (!def.generates)
+    throw base::ConfigError("this model makes no text (an encoder, or of images); generate with a decoder or an encoder-decoder");
+}
+
 namespace {
 
 void check(const Request& request, const nn::ModelDef& def) {
   request.sampling.check();
   request.beams.check();
-  if (!def.generates)
-    throw base::ConfigError("this model is an encoder and makes no text; generate with a decoder or an encoder-decoder");
+  check_generates(def);
   const Sampling& sampling = request.sampling;
   if (request.beams.count > 1 && (sampling.temperature != 1 || sampling.top_k != 0 || sampling.top_p != 1)) {
     throw base::ConfigError(fmt::format("--num-beams {} searches and draws nothing, so --temperature, --top-k and --top-p "

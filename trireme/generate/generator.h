@@ -27,6 +27,9 @@ struct Continuation {
   std::string finish_reason;  // "stop": the end token; "length"
 };
 
+/// ConfigError where the model makes no text.
+void check_generates(const nn::ModelDef& def);
+
 /// Collective over the mesh; every rank returns the same. ConfigError for an empty prompt, an id outside the
 /// vocabulary, or a length that exceeds the model's positions. The model needs no gradients. `observer` (may be null)
 /// hears of each layer that runs: with ZeRO 3 it gathers parameters. With that, and with experts that data ranks share out,

@@ -11,7 +11,9 @@ namespace trireme::models {
 nn::LowRank read_adapter(const base::Json& tree) {
   if (!tree.contains("adapter") || tree["adapter"].is_null()) return {};
   const base::Json& given = tree["adapter"];
-  if (!given.is_object()) throw base::ConfigError("model.adapter: expected keys such as r and target_modules");
+  if (!given.is_object())
+    throw base::ConfigError(fmt::format("model.adapter is {}, expected a map: {{r: 8, target_modules: [...]}} makes a new one, {{path: DIR}} "
+                                        "takes that of PEFT's folder", given.dump()));
   ConfigReader get(given, "lora", "model.adapter");
   nn::LowRank adapter{.rank = 8};
   double alpha = 8, dropout = 0;

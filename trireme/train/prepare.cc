@@ -84,9 +84,12 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   base::load_plugins(given.plugins);
   Prepared run;
   run.config = config::resolved(given, ranks);
+  run.model = model_tree(run.config.model);
+  // Beside an adapter, its own or that of its weights, the model stays as it is, unless something else is said.
+  if (run.model.contains("adapter") && !run.model["adapter"].is_null() && run.config.optim.groups.empty())
+    run.config.optim.groups = {{.pattern = "*.lora_[AB].weight"}, {.pattern = "*", .freeze = true}};
   const config::RunConfig& config = run.config;
   run.plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
-  run.model = model_tree(config.model);
   run.placement = placement_of(config, ranks, run.plan.micro_batches);
   run.description = describe(run.model, run.placement, config.data.seq_length);
   const nn::ModelDef def = models::make_model(run.model, run.placement.mesh.size(layout::Axis::tp));

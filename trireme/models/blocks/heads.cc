@@ -242,6 +242,12 @@ void add_replaced_loss(nn::ModelDef& def) {
                                                : at::ones_like(labels, at::kBool);
   };
   def.loss = [counted](const State& out, const Batch& batch, const comm::Comm&) {
+    const at::Tensor labels = labels_in(batch).masked_select(counted(batch));
+    if (labels.ne(0).logical_and(labels.ne(1)).any().item<bool>())
+      throw base::ConfigError(fmt::format(
+          "head pretraining is trained on labels 0 (an original token) and 1 (a replaced one), but those of a batch go from {} "
+          "to {}: take a data.dataset that makes such labels, or head masked_lm",
+          labels.min().item<int64_t>(), labels.max().item<int64_t>()));
     const at::Tensor items = binary_entropy(out.at("scores").squeeze(-1), labels_in(batch));
     return items.masked_fill(counted(batch).logical_not(), 0).sum();
   };
