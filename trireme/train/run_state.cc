@@ -157,11 +157,12 @@ std::string note_on_resume(const Prepared& run, const checkpoint::Manifest& mani
   int64_t now = run.length.steps, before = manifest.optimizer.value("run_steps", now);
   if (now == before || manifest.step == now) return "";
   const config::Scheduler& scheduler = run.config.train.scheduler;
-  const auto rate = [&](int64_t steps) { return optim::learning_rate(scheduler, run.config.optim.lr, manifest.step, steps); };
-  if (rate(now) == rate(before)) return "";
+  double lr = run.config.optim.lr;
   return fmt::format("note: the run now has {} steps instead of {}, and the learning rate's schedule ({}) spans them: "
                      "step {} has {:.3g} where it had {:.3g}",
-                     now, before, scheduler.name, manifest.step + 1, rate(now), rate(before));
+                     now, before, scheduler.name, manifest.step + 1,
+                     optim::learning_rate(scheduler, lr, manifest.step, now),
+                     optim::learning_rate(scheduler, lr, manifest.step, before));
 }
 
 std::string note_on_mismatch(const Prepared& run, const checkpoint::Mismatch& mismatch, const std::string& path) {
