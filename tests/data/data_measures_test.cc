@@ -42,6 +42,11 @@ TEST(Measures, CorrelationsAreSciPys) {
   const std::vector<double> a{1.0, 2.5, 2.5, 4.0, -1.0, 0.3}, b{0.9, 2.0, 3.1, 2.0, -0.5, 0.9};
   EXPECT_NEAR(pearson(a, b), 0.8411957285803958, 1e-14);
   EXPECT_NEAR(spearman(a, b), 0.8508410434878082, 1e-14);  // with equal values on both sides
+  const std::vector<double> c{1, 2, 2, 4, 7.5}, d{3, 1, 4, 4, 20};
+  EXPECT_NEAR(pearson(c, d), 0.9206007419111717, 1e-14);
+  EXPECT_NEAR(spearman(c, d), 0.7631578947368421, 1e-14);
+  EXPECT_EQ(spearman(c, c), 1);
+  EXPECT_THROW(pearson(c, std::vector<double>{1, 2}), base::ConfigError);
 }
 
 TEST(Measures, RefuseWhatDoesNotFit) {

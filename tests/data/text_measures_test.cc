@@ -64,15 +64,5 @@ TEST(TextMeasures, AnswersAreComparedAsSquadDoes) {
   EXPECT_EQ(answer_overlap("", "tower").f1, 0);
 }
 
-// Values of SciPy.
-TEST(TextMeasures, CorrelationsAreScipys) {
-  const std::vector<double> a{1, 2, 2, 4, 7.5}, b{3, 1, 4, 4, 20};
-  EXPECT_NEAR(pearson(a, b), 0.9206007419111717, 1e-14);
-  EXPECT_NEAR(spearman(a, b), 0.7631578947368421, 1e-14);
-  EXPECT_EQ(spearman(a, a), 1);
-  EXPECT_THROW(pearson(a, std::vector<double>{1, 2}), base::ConfigError);
-  EXPECT_THROW(spearman(a, std::vector<double>(5, 3.0)), base::ConfigError);
-}
-
 }  // namespace
 }  // namespace trireme::text

@@ -89,5 +89,6 @@ def test_scores_of_files(tmp_path):
     correlations = json.loads(trireme("score", a, b, "--metrics", "pearson,spearman", "--json").stdout)
     assert correlations["pearson"] == pytest.approx(0.9206007419111717) and correlations["spearman"] == pytest.approx(0.7631578947368421)
     for code, word, *arguments in ((2, "5 lines", written, a), (2, "is not a number", written, one, "--metrics", "pearson"),
-                                   (2, "bleu", written, one, "--metrics", "blue"), (4, "none", written, tmp_path / "none")):
+                                   (2, "bleu", written, one, "--metrics", "blue"), (2, "not defined", a, write("same", 3, 3, 3, 3, 3), "--metrics", "spearman"),
+                                   (4, "none", written, tmp_path / "none")):
         assert word in trireme("score", *arguments, code=code).stderr

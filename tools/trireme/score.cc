@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -13,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
+#include "trireme/data/measures.h"
 #include "trireme/text/measures.h"
 
 namespace trireme::tools {
@@ -69,7 +71,11 @@ Measure correlation(double (*of)(std::span<const double>, std::span<const double
   return [of](const Lines& written, const References& references) {
     if (references.size() > 1)
       throw base::ConfigError(fmt::format("correlations are with one file of references, not {}", references.size()));
-    return of(numbers_of(written), numbers_of(references[0]));
+    const double value = of(numbers_of(written), numbers_of(references[0]));
+    if (std::isnan(value))
+      throw base::ConfigError(fmt::format("correlation of {} numbers of {} with those of {} is not defined; give at least two that differ",
+                                          written.lines.size(), written.path, references[0].path));
+    return value;
   };
 }
 
@@ -89,8 +95,8 @@ const std::vector<std::pair<std::string, Measure>>& measures() {
       {"rougeL", mean_of([](Text a, Text b) { return text::rouge_l(a, b).f1; })},
       {"exact_match", mean_of([](Text a, Text b) { return text::exact_match(a, b) ? 1.0 : 0.0; })},
       {"f1", mean_of([](Text a, Text b) { return text::answer_overlap(a, b).f1; })},
-      {"pearson", correlation(text::pearson)},
-      {"spearman", correlation(text::spearman)}};
+      {"pearson", correlation(data::pearson)},
+      {"spearman", correlation(data::spearman)}};
   return all;
 }
 

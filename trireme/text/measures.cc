@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <numeric>
 
 #include "trireme/base/error.h"
 
@@ -142,20 +141,6 @@ Words answer_words(std::string_view text) {
   return words;
 }
 
-/// Places in ascending order, from 1; equal numbers share the mean of theirs.
-std::vector<double> ranks_of(std::span<const double> numbers) {
-  std::vector<size_t> order(numbers.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](size_t i) { return numbers[i]; });
-  std::vector<double> ranks(numbers.size());
-  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-    while (end < order.size() && numbers[order[end]] == numbers[order[begin]]) ++end;
-    for (size_t i = begin; i < end; ++i)
-      ranks[order[i]] = static_cast<double>(begin + 1 + end) / 2;
-  }
-  return ranks;
-}
-
 }  // namespace
 
 double bleu(std::span<const std::string> hypotheses,
@@ -230,31 +215,6 @@ Overlap answer_overlap(std::string_view answer, std::string_view reference) {
   if (a.empty() || b.empty()) return a.empty() && b.empty() ? Overlap{1, 1, 1} : Overlap{};
   return overlap_of(static_cast<double>(shared(ngrams(a, 1), ngrams(b, 1))),
                     static_cast<double>(a.size()), static_cast<double>(b.size()));
-}
-
-double pearson(std::span<const double> a, std::span<const double> b) {
-  if (a.size() != b.size() || a.size() < 2)
-    throw base::ConfigError(
-        fmt::format("correlation of {} numbers with {}: give as many of both, and at least two",
-                    a.size(), b.size()));
-  auto mean = [](std::span<const double> x) {
-    return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
-  };
-  const double mean_a = mean(a), mean_b = mean(b);
-  double both = 0, square_a = 0, square_b = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    both += (a[i] - mean_a) * (b[i] - mean_b);
-    square_a += (a[i] - mean_a) * (a[i] - mean_a);
-    square_b += (b[i] - mean_b) * (b[i] - mean_b);
-  }
-  if (square_a == 0 || square_b == 0)
-    throw base::ConfigError(fmt::format(
-        "correlation with {} equal numbers is not defined; give numbers that differ", a.size()));
-  return both / std::sqrt(square_a * square_b);
-}
-
-double spearman(std::span<const double> a, std::span<const double> b) {
-  return pearson(ranks_of(a), ranks_of(b));
 }
 
 }  // namespace trireme::text

@@ -1,7 +1,7 @@
 #pragma once
 // Measures of written text against references: BLEU as sacrebleu counts it, ROUGE as Google's
-// rouge-score does, exact match and overlap of answers as SQuAD does; of numbers, correlations as
-// SciPy has them. Pure functions; strings are in UTF-8.
+// rouge-score does, exact match and overlap of answers as SQuAD does. Pure functions of strings in
+// UTF-8.
 
 #include <span>
 #include <string>
@@ -29,11 +29,5 @@ Overlap rouge_l(std::string_view hypothesis, std::string_view reference);
 bool exact_match(std::string_view answer, std::string_view reference);
 /// Shared words of two such answers.
 Overlap answer_overlap(std::string_view answer, std::string_view reference);
-
-/// Pearson's correlation of two rows of numbers. ConfigError where their counts differ, there are
-/// fewer than two, or one of the rows is constant.
-double pearson(std::span<const double> a, std::span<const double> b);
-/// Spearman's: that of their ranks, where equal numbers share the mean of theirs.
-double spearman(std::span<const double> a, std::span<const double> b);
 
 }  // namespace trireme::text
