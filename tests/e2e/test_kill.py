@@ -2,9 +2,11 @@
 naming it, and the resumed run equals an undisturbed one bit for bit, its losses and its last weights; on another
 layout within rounding. TRIREME_KILLS is how often (3, and 50 in the full suite)."""
 
+import contextlib
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -71,21 +73,31 @@ def test_kill(tiny, undisturbed, tmp_path, kill):
     moment = dice.randrange(5, STEPS - 2)
     deadline = time.time() + 60
     while run.poll() is None and time.time() < deadline:
-        done = steps_done(folder)
-        if (kill % 3 == 1 and done >= 4 and saving(folder)) or done >= moment:
+        if kill % 3 == 1 and steps_done(folder) >= 4 and saving(folder):
+            ranks = children(run.pid)
+            for rank in ranks:
+                os.kill(rank, signal.SIGSTOP)
+            if saving(folder):
+                break
+            for rank in ranks:
+                os.kill(rank, signal.SIGCONT)
+        elif kill % 3 != 1 and steps_done(folder) >= moment:
+            time.sleep(dice.random() * 0.01)
             break
         time.sleep(0.001)
-    time.sleep(dice.random() * 0.01)
     ranks = children(run.pid)
     assert len(ranks) == 4, f"{ranks}: {run.communicate()[0] if run.poll() is not None else 'running'}"
     victim = dice.choice(ranks)
     os.kill(victim, signal.SIGKILL)
     killed = time.time()
+    for rank in ranks:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGCONT)
     said, _ = run.communicate(timeout=30)
     assert time.time() - killed < 5
     assert run.returncode not in (0, None)
     told = [line for line in said.splitlines() if not line.startswith("[rank ")]
-    assert "was killed by signal 9 (SIGKILL)" in told[0] and all("resume with" in line for line in told[1:]), said
+    assert f"rank {ranks.index(victim)} was killed by signal 9 (SIGKILL)" in told[0] and all("resume with" in line for line in told[1:]), said
     assert any("error: " in log.read_text() for log in folder.glob("log.rank*.txt"))
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks)
     assert set(os.listdir("/dev/shm")) <= shared
@@ -106,15 +118,36 @@ def test_kill(tiny, undisturbed, tmp_path, kill):
         assert apart(list(want.values()), list(drawn.values())) < 1e-3
 
 
+def test_a_stalled_rank_is_named_with_its_place_in_the_schedule(tiny, tmp_path):
+    command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *layout(pp=2), "train.train_iter=100000",
+               "train.dist.timeout_s=3"]
+    run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           stdin=subprocess.DEVNULL)
+    while run.poll() is None and steps_done(tmp_path) < 3:
+        time.sleep(0.01)
+    ranks = children(run.pid)
+    os.kill(ranks[1], signal.SIGSTOP)
+    stopped = time.time()
+    said, _ = run.communicate(timeout=60)
+    assert time.time() - stopped < 3 + 10
+    assert run.returncode not in (0, None)
+    assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in ranks)
+    told = (tmp_path / "log.rank0.txt").read_text()
+    assert re.search(r"pipeline edge from stage 1 to stage 0 \(chunks 0 and 1\), RecvB of micro-batch \d", told), told
+    assert re.search(r"stage 0 was at 0RecvB\d, action \d+ of \d+ in schedule 1f1b", told), told
+    assert "waited 3.00 s for rank 1" in told and "pipeline edge from stage 1 to stage 0" in said, said
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("asynchronous", ["false", "true"])
-def test_signal_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path, asynchronous):
+def test_signal_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path, asynchronous, sent):
     command = [PROGRAM, "train", "--config", tiny, f"train.output_dir={tmp_path}", *LAYOUTS[1],
                f"train.train_iter={STEPS}", f"train.checkpointer.async={asynchronous}"]
     run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            text=True, stdin=subprocess.DEVNULL)
     while run.poll() is None and steps_done(tmp_path) < 6:
         time.sleep(0.01)
-    run.send_signal(signal.SIGTERM)
+    run.send_signal(sent)
     said, _ = run.communicate(timeout=60)
     assert run.returncode == 0, said
     assert "--resume" in said

@@ -30,10 +30,13 @@ def test_equals_one_rank(tiny, one_rank, tmp_path, words):
     assert apart(list(one_rank.values())[:10], list(run(tiny, tmp_path, *words).values())[:10]) < 1e-5
 
 
-def test_fp64_equals_to_rounding(tiny, tmp_path):
-    one = run(tiny, tmp_path / "one", *layout(), "train.dtype=fp64")
-    many = run(tiny, tmp_path / "many", *layout(dp=2, tp=2, pp=2), "train.dtype=fp64")
-    assert apart(list(one.values()), list(many.values())) < 1e-8
+@pytest.mark.parametrize("dtype, bound", [("fp32", 1e-3), ("fp64", 1e-8)])
+def test_fifty_steps_equal_one_ranks(tiny, tmp_path, dtype, bound):
+    words = [f"train.dtype={dtype}", "train.train_iter=50"]
+    one = run(tiny, tmp_path / "one", *layout(), *words)
+    many = run(tiny, tmp_path / "many", *layout(dp=2, tp=2, pp=2), *words)
+    assert len(one) == 50 and apart(list(one.values())[:10], list(many.values())[:10]) < 1e-5
+    assert apart(list(one.values()), list(many.values())) < bound
 
 
 def test_same_layout_twice_is_identical(tiny, tmp_path):

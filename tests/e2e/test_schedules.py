@@ -16,6 +16,10 @@ def run(tiny, folder, *words):
     return losses_of(folder, train(tiny, folder, *PIPELINE, *words))
 
 
+def train_from(config, *words, **options):
+    return trireme("train", "--config", config, "--ranks", 2, *words, **options)
+
+
 def losses_of(folder, done):
     return list(losses(folder).values()), done.stdout + done.stderr
 
@@ -94,6 +98,24 @@ def test_auto_is_kept_by_a_resumed_run(tiny, expected, tmp_path):
     said = train(tiny, tmp_path, *one, "train.train_iter=8").stderr
     assert "one stage leaves nothing to choose" in said and "timing" not in said
     train(tiny, tmp_path, *words, "train.train_iter=4", code=2)
+
+
+def test_the_resolved_config_holds_what_auto_chose(tiny, expected, tmp_path):
+    run(tiny, tmp_path / "run", "train.dist.schedule=auto", "train.dist.chunks=2")
+    chosen = (tmp_path / "run/schedule.txt").read_text()
+    config = tmp_path / "run/config.yaml"
+    assert f"auto_choice: {tmp_path / 'run/schedule.txt'}" in config.read_text()
+    again = train_from(config, f"train.output_dir={tmp_path / 'again'}")
+    assert "timing" not in again.stdout + again.stderr
+    assert (tmp_path / "again/schedule.txt").read_text() == chosen
+    assert losses(tmp_path / "again") == losses(tmp_path / "run")
+    other = train_from(config, f"train.output_dir={tmp_path / 'other'}", "train.dist.chunks=null")
+    assert "note: " in other.stderr and "timing the model's layers" in other.stdout + other.stderr
+    gone = train_from(config, f"train.output_dir={tmp_path / 'gone'}", "train.dist.auto_choice=nowhere.txt", code=2)
+    assert "train.dist.auto_choice: there is no file nowhere.txt" in gone.stderr and not (tmp_path / "gone").exists()
+    unused = train_from(config, f"train.output_dir={tmp_path / 'unused'}", "train.dist.schedule=gpipe",
+                        "train.dist.chunks=null", code=2)
+    assert "auto_choice" in unused.stderr and "set it to null" in unused.stderr
 
 
 def test_auto_with_a_number_of_chunks(tiny, expected, tmp_path):

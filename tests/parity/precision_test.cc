@@ -58,6 +58,9 @@ std::string difference(const std::string& dtype, const CellResult& result) {
 std::vector<Cell> layouts(const std::string& dtype) {
   return {{.dtype = dtype},
           {.dp = 2, .zero = 1, .dtype = dtype},
+          {.dp = 2, .tp = 2, .zero = 2, .dtype = dtype},
+          {.dp = 2, .pp = 2, .zero = 2, .dtype = dtype},
+          {.dp = 2, .tp = 2, .zero = 3, .sequence_parallel = true, .dtype = dtype, .recompute_every = 2},
           {.tp = 4, .sequence_parallel = true, .dtype = dtype},
           {.tp = 2, .pp = 2, .schedule = "zb-h1", .dtype = dtype},
           {.dp = 2, .tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .dtype = dtype},
@@ -112,21 +115,30 @@ TEST(PrecisionGrid, ALossScaleChangesNoBitInFp32) {
 }
 
 TEST(PrecisionGrid, TheSameLayoutTwiceAndRecomputedIsBitIdentical) {
-  Cell cell{.dp = 2, .tp = 2, .schedule = "1f1b", .zero = 1, .sequence_parallel = true, .dtype = "bf16"};
-  const CellResult once = run_cell(cell);
-  EXPECT_EQ(run_cell(cell).digests, once.digests);
-  cell.recompute_every = 1;
-  EXPECT_EQ(run_cell(cell).digests, once.digests);
+  for (int zero : {1, 2, 3}) {
+    Cell cell{.dp = 2, .tp = 2, .zero = zero, .sequence_parallel = true, .dtype = "bf16"};
+    const CellResult once = run_cell(cell);
+    EXPECT_EQ(run_cell(cell).digests, once.digests) << cell.name();
+    for (int every : {1, 2}) {
+      cell.recompute_every = every;
+      EXPECT_EQ(run_cell(cell).digests, once.digests) << cell.name();
+    }
+    cell.recompute_every = 0;
+    cell.recompute_attention = true;
+    EXPECT_EQ(run_cell(cell).digests, once.digests) << cell.name();
+  }
 }
 
 TEST(PrecisionGrid, ZeroStagesKeepTheSameMasters) {
-  Cell cell{.dp = 2, .pp = 2, .dtype = "bf16"};
-  const CellResult whole = run_cell(cell);
-  cell.zero = 1;
-  const CellResult sharded = run_cell(cell);
-  for (const auto& [name, tensor] : whole.parameters) {
-    EXPECT_EQ(tensor.scalar_type(), at::kFloat);
-    EXPECT_TRUE(tensor.equal(sharded.parameters.at(name))) << name;
+  for (const auto& [pp, first, second] : {std::tuple(2, 0, 1), {1, 2, 3}}) {
+    Cell cell{.dp = 2, .pp = pp, .zero = first, .dtype = "bf16"};
+    const CellResult one = run_cell(cell);
+    cell.zero = second;
+    const CellResult other = run_cell(cell);
+    for (const auto& [name, tensor] : one.parameters) {
+      EXPECT_EQ(tensor.scalar_type(), at::kFloat);
+      EXPECT_TRUE(tensor.equal(other.parameters.at(name))) << name << " of ZeRO " << first << " and " << second;
+    }
   }
 }
 

@@ -41,6 +41,28 @@ TEST(EncoderDecoder, EveryStageCountEqualsOneRank) {
   }
 }
 
+TEST(EncoderDecoder, EveryScheduleAndDataRanksEqualOneRank) {
+  const EncoderDecoderOptions options{.encoder = 6, .decoder = 6};
+  const auto batches = make_pairs(6, 2);
+  const Outcome one = one_rank(options, 6);
+  for (const std::string_view name : schedule::names()) {
+    if (name == "forward") continue;
+    for (int p : {2, 3})
+      for (int dp : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{}, {} stages, {} data ranks", name, p, dp));
+        const auto schedule = generate(name, {.ranks = p, .micro_batches = 6 / dp, .search = 1000});
+        std::vector<std::vector<nn::Batch>> dealt(dp);
+        for (size_t m = 0; m < batches.size(); ++m) dealt[m % dp].push_back(batches[m]);
+        const Outcome outcome =
+            run({.schedule = schedule, .dp = dp, .pair = options,
+                 .blocks_per_chunk = layout::distribute_encoder_decoder(6, 6, schedule.chunks).layers_per_part},
+                dealt);
+        for (double loss : outcome.losses) ASSERT_NEAR(loss, one.losses[0], 1e-12);
+        ASSERT_LT(error(outcome.gradients, one.gradients), 1e-10);
+      }
+  }
+}
+
 TEST(EncoderDecoder, TheTiedTableAndTheSharedBiasCountEachUse) {
   const Outcome one = one_rank({.encoder = 2, .decoder = 2, .dropout = 0}, 2);
   EXPECT_EQ(one.gradients.count("shared.weight"), 1u);

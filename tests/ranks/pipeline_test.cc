@@ -120,6 +120,26 @@ TEST(Pipeline, EveryScheduleEqualsOneRank) {
   EXPECT_EQ(seen.size(), schedule::names().size() - 1);
 }
 
+TEST(Pipeline, TheAuditNamesAParameterWithTooFewOrTooManyContributions) {
+  dist::DeviceMesh mesh;
+  auto model = nn::build_model(chain({.blocks = 2}), mesh, {.dtype = base::DType::f64}, {2}, {0});
+  model->store.materialize(3, true);
+  Executor executor(one_rank(3), *model, mesh);
+  executor.run(make_batches(3, 2), {}, nn::Mode::train);
+  nn::Param* table = model->store.find("embed.weight");
+  EXPECT_EQ(table->contributions, 6);  // the embedding's and the head's
+  for (int64_t change : {-1, 1}) {
+    table->contributions = 6 + change;
+    try {
+      model->store.audit();
+      FAIL() << change;
+    } catch (const base::InternalError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(fmt::format("embed.weight got {} gradient contributions in this step, expected 6 "
+                                                      "(3 micro-batches x 2 uses)", 6 + change)));
+    }
+  }
+}
+
 TEST(Pipeline, AnySchedulesModelIsEvaluatedBetweenSteps) {
   const auto batches = make_batches(4, 2), others = make_batches(5, 2);
   const Outcome one = run({.schedule = one_rank(5), .mode = nn::Mode::eval}, {others});
@@ -241,18 +261,20 @@ TEST(Pipeline, ForwardOnlyKeepsNothingAndReturnsOutputs) {
 }
 
 struct Overlap : StepObserver {
-  Overlap(optim::GradSync& sync, optim::ParamGather& parameters)
-      : sync(sync), parameters(parameters) {}
+  Overlap(optim::GradSync& sync, optim::ParamGather& parameters, std::function<void()> watch = [] {})
+      : sync(sync), parameters(parameters), watch(std::move(watch)) {}
   void before_layer(int layer, Pass pass) override {
     parameters.before_layer(layer, pass);
     if (contributes(pass)) sync.before(layer);
   }
   void after_layer(int layer, Pass pass) override {
     if (contributes(pass)) sync.after(layer);
+    watch();
   }
   void end_step() override { parameters.end_step(); }
   optim::GradSync& sync;
   optim::ParamGather& parameters;
+  std::function<void()> watch;
 };
 
 TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
@@ -272,11 +294,15 @@ TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
       model->store.materialize(3, true, {}, 1, nn::zero_sharding(zero, 2, mesh.coord.dp));
       optim::GradSync sync(world, mesh, model->store, zero);
       optim::ParamGather parameters(mesh, model->store);
-      Overlap overlap(sync, parameters);
+      const auto exchanged = [&] { return mesh.dp.traffic().all_reduce + mesh.dp.traffic().reduce_scatter; };
+      int64_t in_the_step = 0;  // as far as the last contribution
+      Overlap overlap(sync, parameters, [&] { in_the_step = exchanged(); });
       Executor executor(schedule, *model, mesh, {}, &overlap);
       for (int step = 0; step < 2; ++step) {
+        const int64_t before = exchanged();
         sync.begin();
         executor.run(mesh.coord.dp == 0 ? batches : none, {.seed = 5, .step = 2}, nn::Mode::train);
+        if (mesh.coord.dp == 0) EXPECT_GT(in_the_step, before) << "no exchange began inside of the cool-down";
         sync.finish();
         for (nn::Param* param : model->store.params()) {
           EXPECT_EQ(param->grad.defined(), zero < 2) << param->spec.name;

@@ -89,6 +89,11 @@ void check_consistent(const RunConfig& config) {
                     "schedule is {}; set it to null, or the schedule to auto",
                     *dist.auto_memory_mb, dist.schedule_file.value_or(dist.schedule)));
   }
+  if (dist.auto_choice && dist.schedule != "auto") {
+    throw ConfigError(fmt::format("train.dist.auto_choice {} is what schedule auto chose, but the schedule is {}; set it to "
+                                  "null, or the schedule to auto",
+                                  *dist.auto_choice, dist.schedule_file.value_or(dist.schedule)));
+  }
   if (dist.auto_memory_mb && !(*dist.auto_memory_mb > 0)) {
     throw ConfigError("train.dist.auto_memory_mb: 0 would rule every schedule out; null: no limit");
   }

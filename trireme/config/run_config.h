@@ -74,6 +74,7 @@ struct Dist {
   std::optional<int> chunks = {};
   std::string balance = "layers";
   std::optional<double> auto_memory_mb = {};
+  std::optional<std::string> auto_choice = {};
   bool sequence_parallel = false;
   std::string expert_parallel = "tp";
   std::optional<int> pipeline_num_layers = {};
@@ -100,6 +101,9 @@ struct Dist {
             .choices = {"layers", "cost"}});
     v("auto_memory_mb", self.auto_memory_mb,
       Field{"schedule auto: MiB of activations that a rank may hold; null: no limit", 0, 1e9});
+    v("auto_choice", self.auto_choice,
+      Field{"schedule auto: the schedule.txt of an earlier run, taken where it was chosen for the same layout, batch and "
+            "limits; null: choose"});
     v("sequence_parallel", self.sequence_parallel,
       Field{"split the residual stream along the sequence over the tensor-parallel ranks"});
     v("expert_parallel", self.expert_parallel,

@@ -11,8 +11,9 @@ namespace trireme::layout {
 
 struct LayerDescription {
   std::string name;
-  bool block = false;  // one of the repeated blocks that distribute_layers counts
-  double flops = 0;    // forward, one micro-batch row of seq_length tokens
+  bool block = false;   // one of the repeated blocks that distribute_layers counts
+  bool source = false;  // of an encoder that a decoder follows
+  double flops = 0;     // forward, one micro-batch row of seq_length tokens
   double activation_bytes = 0;
   std::vector<std::string> parameters;
 };

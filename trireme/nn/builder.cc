@@ -201,7 +201,7 @@ layout::ModelDescription describe(const ModelDef& def, const layout::Mesh& mesh,
   layout::ModelDescription description;
   description.layers_per_stage.assign(mesh.size(layout::Axis::pp), 0);
   for (size_t i = 0; i < def.layers.size(); ++i) {
-    description.layers.push_back({.name = def.layers[i].name, .block = def.layers[i].block,
+    description.layers.push_back({.name = def.layers[i].name, .block = def.layers[i].block, .source = def.layers[i].source,
                                   .flops = all.layers[i]->flops(seq), .parameters = all.names[i]});
     if (def.layers[i].block) ++description.layers_per_stage[rank_of_chunk[chunk_of_layer[i]]];
   }

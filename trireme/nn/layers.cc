@@ -231,18 +231,19 @@ namespace {
 
 struct Dropout : torch::autograd::Function<Dropout> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, double p,
-                            uint64_t key, const at::Tensor& samples, int64_t b, int64_t c) {
+                            uint64_t key, const at::Tensor& samples, int64_t b, int64_t c, int64_t d) {
     ctx->save_for_backward({samples});
     ctx->saved_data["p"] = p;
-    ctx->saved_data["place"] = std::vector<int64_t>{static_cast<int64_t>(key), b, c};
-    return apply_mask(x, p, key, samples, b, c);
+    ctx->saved_data["place"] = std::vector<int64_t>{static_cast<int64_t>(key), b, c, d};
+    return apply_mask(x, p, key, samples, b, c, d);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     auto place = ctx->saved_data["place"].toIntVector();
     at::NoGradGuard no_grad;
     return {apply_mask(grads[0], ctx->saved_data["p"].toDouble(), static_cast<uint64_t>(place[0]),
-                       ctx->get_saved_variables()[0], place[1], place[2]),
+                       ctx->get_saved_variables()[0], place[1], place[2], place[3]),
+            {},
             {},
             {},
             {},
@@ -250,9 +251,9 @@ struct Dropout : torch::autograd::Function<Dropout> {
             {}};
   }
   static at::Tensor apply_mask(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
-                               int64_t c, const at::Tensor& added = {}) {
+                               int64_t c, int64_t d, const at::Tensor& added = {}) {
     at::Tensor in = x.contiguous(), out = at::empty_like(in);
-    kernels::dropout(in, out, p, {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = 0},
+    kernels::dropout(in, out, p, {.key = key, .samples = samples, .origin_b = b, .origin_c = c, .origin_d = d},
                      added.defined() ? added.contiguous() : added);
     return out;
   }
@@ -264,7 +265,7 @@ struct AddDropped : torch::autograd::Function<AddDropped> {
     ctx->save_for_backward({samples});
     ctx->saved_data["p"] = p;
     ctx->saved_data["place"] = std::vector<int64_t>{static_cast<int64_t>(key), c};
-    return Dropout::apply_mask(branch, p, key, samples, 0, c, x);
+    return Dropout::apply_mask(branch, p, key, samples, 0, c, 0, x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
@@ -272,7 +273,7 @@ struct AddDropped : torch::autograd::Function<AddDropped> {
     at::NoGradGuard no_grad;
     return {grads[0],
             Dropout::apply_mask(grads[0], ctx->saved_data["p"].toDouble(), static_cast<uint64_t>(place[0]),
-                                ctx->get_saved_variables()[0], 0, place[1]),
+                                ctx->get_saved_variables()[0], 0, place[1], 0),
             {},
             {},
             {},
@@ -284,14 +285,14 @@ struct AddDropped : torch::autograd::Function<AddDropped> {
 
 at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
                                  int64_t c) {
-  return Dropout::apply(x, p, key, samples, b, c);
+  return Dropout::apply(x, p, key, samples, b, c, 0);
 }
 
 at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin,
-                   const Context& context) {
+                   const Context& context, int64_t first_feature) {
   if (p == 0 || context.mode == Mode::eval) return x;
   return Dropout::apply(x, p, context.random.key(layer, site), context.batch.samples, 0,
-                        context.batch.position + seq_begin);
+                        context.batch.position + seq_begin, first_feature);
 }
 
 at::Tensor add_dropped(const at::Tensor& x, const at::Tensor& branch, double p, int layer, int site, int64_t seq_begin,

@@ -122,8 +122,9 @@ class VocabTable {
 };
 
 /// Dropout of the residual stream [batch, seq, hidden] by global coordinates; identity in eval mode. `seq_begin` is
-/// the first position that x holds. `layer` and `site` name the place in the model.
-at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context);
+/// the first position that x holds, `first_feature` its first column. `layer` and `site` name the place in the model.
+at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin, const Context& context,
+                   int64_t first_feature = 0);
 
 /// x + dropout(branch, ...), in one pass.
 at::Tensor add_dropped(const at::Tensor& x, const at::Tensor& branch, double p, int layer, int site, int64_t seq_begin,

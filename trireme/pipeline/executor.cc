@@ -336,8 +336,9 @@ void Step::post_receives() {
 nn::Context Step::context(int micro_batch) const {
   nn::Context context{.batch = batches_[micro_batch], .mode = mode_, .random = random_};
   context.fuse = executor_.model_.options.fuse;
-  // A step in the caller's hands needs each loss before its backward pass.
-  if (context.fuse && executor_.model_.def.loss.from_head && options_.loss && !options_.outputs && !stepped_)
+  // A step in the caller's hands needs each loss before its backward pass, and a head's weights may wait for W.
+  const bool split = executor_.keep(executor_.schedule_.chunks - 1, micro_batch) == Keep::split_weights;
+  if (context.fuse && executor_.model_.def.loss.from_head && options_.loss && !options_.outputs && !stepped_ && !split)
     context.loss_request.emplace();
   if (!options_.caches.empty()) context.cache = &options_.caches[micro_batch];
   return context;

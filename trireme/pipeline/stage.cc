@@ -203,12 +203,12 @@ nn::State Stage::run_layer(int chunk, size_t index, const nn::State& in,
 }
 
 bool Stage::waits(int chunk, size_t index, const nn::Context& context, Keep keep) const {
-  return keep != Keep::nothing && context.loss_request &&
+  return keep == Keep::graph && context.loss_request &&
          model_.layer_indices[chunk][index] + 1 == std::ssize(model_.def.layers);
 }
 
 bool Stage::splits(int chunk, size_t index, const nn::Context& context, Keep keep) const {
-  return keep == Keep::split_weights && !recomputes(chunk, index) && !waits(chunk, index, context, keep);
+  return keep == Keep::split_weights && !recomputes(chunk, index);
 }
 
 void Stage::before(int chunk, size_t index, Pass pass) {

@@ -17,7 +17,8 @@
 namespace trireme::pipeline {
 
 // A last layer that is to make the loss (Context::loss_request) waits for its backward pass: it
-// then runs once, with the loss's factor known, and what it predicts never outlives it. Its weight gradients never wait.
+// then runs once, with the loss's factor known, and what it predicts never outlives it. Nobody asks where weight gradients
+// wait for W: its own would not.
 
 /// What a forward pass keeps for the backward one.
 enum class Keep : uint8_t {

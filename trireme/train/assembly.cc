@@ -91,14 +91,18 @@ std::vector<int> blocks_per_chunk(const config::RunConfig& config, int chunks) {
       describe(model_tree(config.model), {.mesh = mesh, .schedule = schedule::gpipe({})}, config.data.seq_length);
   std::vector<double> costs;
   double first = 0, last = 0;  // of what comes before the first block, and after the last one
+  int encoder = 0;
   for (const auto& layer : whole.layers) {
-    if (layer.block) costs.push_back(layer.flops);
+    if (layer.block) costs.push_back(layer.flops + std::exchange(last, 0));
     else (costs.empty() ? first : last) += layer.flops;
+    encoder += layer.block && layer.source;
   }
   const int blocks = static_cast<int>(costs.size());
   if (auto explicit_counts = config::resolve_stage_layers(dist, blocks, chunks)) return *explicit_counts;
-  return dist.balance == "cost" ? layout::distribute_layers_by_cost(costs, chunks, first, last)
-                                : layout::distribute_layers(blocks, chunks);
+  if (dist.balance == "cost") return layout::distribute_layers_by_cost(costs, chunks, first, last);
+  if (encoder > 0 && chunks > 1)
+    return layout::distribute_encoder_decoder(encoder, blocks - encoder, chunks).layers_per_part;
+  return layout::distribute_layers(blocks, chunks);
 }
 
 pipeline::StageOptions stage_options(const config::RunConfig& config, int stage) {

@@ -224,10 +224,9 @@ std::string to_file(const schedule::Schedule& schedule, const Prepared& run) {
                      schedule::to_text(schedule));
 }
 
-/// The schedule that an earlier start of the run chose, where that still answers this one's question; else nothing, and
-/// a note.
+/// What an earlier run, or an earlier start of this one, chose into `file`, where that still answers this one's question;
+/// else nothing, and a note.
 std::optional<schedule::Schedule> kept(const std::string& file, const Prepared& run, bool first, base::Logger& log) {
-  if (!std::filesystem::exists(file)) return {};
   const std::string text = base::read_file(file);
   const std::string title = text.substr(0, text.find('\n'));
   const size_t at = title.find(kChosenFor);
@@ -247,17 +246,10 @@ std::optional<schedule::Schedule> kept(const std::string& file, const Prepared& 
   return {};
 }
 
-schedule::Schedule chosen(const Prepared& run, const std::string& file, dist::World& world, base::Logger& log) {
+schedule::Schedule chosen(const Prepared& run, dist::World& world, base::Logger& log) {
   const bool first = world.rank() == 0;
   if (first) log.info("schedule auto: timing the model's layers");
-  const schedule::Schedule best = best_of(run, profile_layers(run, world), first, log).schedule;
-  checkpoint::together(dist::DeviceMesh(world, run.placement.mesh).world, [&] {
-    if (!first) return std::string();
-    base::make_folders(run.config.train.output_dir, "making the run's folder");
-    base::write_file_atomic(file, to_file(best, run));
-    return std::string();
-  });
-  return best;
+  return best_of(run, profile_layers(run, world), first, log).schedule;
 }
 
 }  // namespace
@@ -270,10 +262,23 @@ Prepared resolve_schedule(Prepared run, bool resume, dist::World& world, base::L
     if (first) log.info("schedule auto: 1f1b, for one stage leaves nothing to choose");
     return run;
   }
-  const std::string file = run.config.train.output_dir + "/schedule.txt";
+  const std::string own = run.config.train.output_dir + "/schedule.txt";
+  std::optional<std::string> earlier = dist.auto_choice;
+  if (resume && std::filesystem::exists(own)) earlier = own;
+  if (earlier && !std::filesystem::exists(*earlier)) {
+    throw base::ConfigError(fmt::format("train.dist.auto_choice: there is no file {}; name the schedule.txt of an earlier "
+                                        "run, or set it to null to choose again", *earlier));
+  }
   std::optional<schedule::Schedule> schedule;
-  if (resume) schedule = kept(file, run, first, log);
-  run.placement.schedule = schedule ? *schedule : chosen(run, file, world, log);
+  if (earlier) schedule = kept(*earlier, run, first, log);
+  run.placement.schedule = schedule ? *schedule : chosen(run, world, log);
+  checkpoint::together(dist::DeviceMesh(world, run.placement.mesh).world, [&] {
+    if (!first) return std::string();
+    base::make_folders(run.config.train.output_dir, "making the run's folder");
+    base::write_file_atomic(own, to_file(run.placement.schedule, run));
+    return std::string();
+  });
+  run.config.train.dist.auto_choice = own;
   run.placement.blocks_per_chunk = blocks_per_chunk(run.config, run.placement.schedule.chunks);
   run.description = describe(run.model, run.placement, run.config.data.seq_length);
   return run;

@@ -11,9 +11,10 @@
 
 namespace trireme::train {
 
-/// The run with the choice in its placement. It is kept in output_dir/schedule.txt with what it was chosen for; a resumed
-/// run takes it from there, or chooses again and says so where it is for another layout, batch or limit. Runs that do not
-/// ask for auto come back as they are. Collective over the world. ConfigError where nothing fits.
+/// The run with the choice in its placement, in output_dir/schedule.txt with what it was chosen for, and that file in its
+/// config (train.dist.auto_choice). A resumed run, and one that is given such a file, takes it from there, or chooses again
+/// and says so where it is for another layout, batch or limit. Runs that do not ask for auto come back as they are.
+/// Collective over the world. ConfigError where nothing fits or the file is missing.
 Prepared resolve_schedule(Prepared run, bool resume, dist::World& world, base::Logger& log);
 
 }  // namespace trireme::train

@@ -141,16 +141,9 @@ class Mlp {
 
   at::Tensor forward(const at::Tensor& x, const Context& context) const {
     const at::Tensor whole = gathered(builder_, x, context);
-    at::Tensor inner = gate_ ? nn::gated(activation_, gate_->local(whole, context), in_.local(whole, context), context)
+    const at::Tensor inner = gate_ ? nn::gated(activation_, gate_->local(whole, context), in_.local(whole, context), context)
                              : activation_(in_.local(whole, context));
-    if (spec_.inner_dropout > 0 && context.mode == nn::Mode::train) {
-      // By global feature: this rank holds those from first_ on.
-      inner = nn::dropout_by_coordinate(inner.unsqueeze(-1), spec_.inner_dropout,
-                                        context.random.key(layer_, kInner), context.batch.samples,
-                                        context.batch.position, first_)
-                  .squeeze(-1);
-    }
-    return out_.forward(inner, context);
+    return out_.forward(nn::dropout(inner, spec_.inner_dropout, layer_, kInner, 0, context, first_), context);
   }
 
  private:
