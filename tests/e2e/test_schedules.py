@@ -45,6 +45,16 @@ def test_own_layer_counts_of_virtual_stages(tiny, expected, tmp_path):
     assert apart(got, expected) < 1e-5
 
 
+def test_uneven_layer_counts_of_virtual_stages(tiny, tmp_path):
+    words = ["model.n_layer=6", "train.dist.schedule=interleaved"]
+    want, _ = run(tiny, tmp_path / "even", "model.n_layer=6", "train.dist.schedule=gpipe")
+    for stages in ("[0, 0, 1, 2, 2, 3]", "[0, 1, 1, 1, 2, 3]"):
+        got, _ = run(tiny, tmp_path / stages, *words, f"train.dist.custom_pipeline_stage_id={stages}")
+        assert apart(got, want) < 1e-5
+    with_others = train(tiny, tmp_path / "other", *PIPELINE, *words, "train.dist.custom_pipeline_stage_id=[0, 0, 1, 1, 1, 1]", code=2)
+    assert "custom_pipeline_stage_id" in with_others.stderr
+
+
 def test_measured_timeline(tiny, tmp_path):
     _, said = run(tiny, tmp_path, "train.dist.schedule=zb-h1", "train.trace.steps=[2]")
     assert "measured" in said and "simulated" in said
@@ -81,7 +91,7 @@ def test_auto_is_kept_by_a_resumed_run(tiny, expected, tmp_path):
     got, said = run(tiny, tmp_path, "train.dist.schedule=auto", "train.checkpointer.period=2")
     assert apart(got, expected) < 1e-5
     assert "timing the model's layers" in said and "ms a step expected" in said
-    assert "makespan ms" in said and "peak MiB" in said and said.count("<- best") == 1
+    assert "makespan ms" in said and "peak MiB" in said and "sent MiB" in said and said.count("<- best") == 1
     assert "schedule: auto" in (tmp_path / "config.yaml").read_text()
     chosen = (tmp_path / "schedule.txt").read_text()
     name = chosen.split(",")[0].removeprefix("# ")

@@ -302,7 +302,9 @@ TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
         const int64_t before = exchanged();
         sync.begin();
         executor.run(mesh.coord.dp == 0 ? batches : none, {.seed = 5, .step = 2}, nn::Mode::train);
-        if (mesh.coord.dp == 0) EXPECT_GT(in_the_step, before) << "no exchange began inside of the cool-down";
+        if (mesh.coord.dp == 0) {
+          EXPECT_GT(in_the_step, before) << "no exchange began inside of the cool-down";
+        }
         sync.finish();
         for (nn::Param* param : model->store.params()) {
           EXPECT_EQ(param->grad.defined(), zero < 2) << param->spec.name;

@@ -159,6 +159,12 @@ TEST(Choose, SaysWhyCandidatesFellOut) {
   EXPECT_EQ(chosen, 1);
   EXPECT_EQ(json[0]["schedule"], "gpipe");
   EXPECT_EQ(json[0]["messages"], 2 * 4);
+  EXPECT_FALSE(json[0].contains("volume"));
+  Question sized = question(4, 2, 4);
+  sized.message = 0.25;
+  const Choice volumes = choose(sized);
+  EXPECT_EQ(to_json(volumes)[0]["volume"], 2 * 4 * 0.25);
+  EXPECT_THAT(to_text(volumes, {.time = "ms", .memory = "MiB"}), testing::ContainsRegex("sent MiB\ngpipe .* 2\\.00\n"));
 }
 
 TEST(Choose, ThePlainerOneWinsADraw) {

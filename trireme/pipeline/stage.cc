@@ -137,7 +137,7 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
   Slot& slot = this->slot(chunk, micro_batch);
   for (size_t i = slot.layers.size(); i-- > 0; slot.layers.pop_back()) {
     Segment& segment = slot.layers[i];
-    const bool split = splits(chunk, i, slot.context, slot.keep);
+    const bool split = splits(chunk, i, slot.keep);
     const Pass pass = split ? Pass::inputs : Pass::backward;
     if (!segment.waits) before(chunk, i, pass);
     slot.context.weight_queue = slot.weights.empty() || segment.waits ? nullptr : &slot.weights[i];
@@ -163,7 +163,7 @@ nn::State Stage::backward(int chunk, int micro_batch, nn::State gradients) {
 void Stage::weights(int chunk, int micro_batch) {
   Slot& slot = this->slot(chunk, micro_batch);
   for (size_t i = slot.weights.size(); i-- > 0;) {
-    if (!splits(chunk, i, slot.context, slot.keep)) continue;
+    if (!splits(chunk, i, slot.keep)) continue;
     before(chunk, i, Pass::weights);
     slot.weights[i].drain();
     after(chunk, i, Pass::weights);
@@ -175,7 +175,7 @@ void Stage::pass_over(int chunk, Pass pass, const nn::Context& context, Keep kee
   const size_t count = model_.chunks[chunk].size();
   for (size_t k = 0; k < count; ++k) {
     const size_t i = pass == Pass::forward ? k : count - 1 - k;
-    const bool split = splits(chunk, i, context, keep);
+    const bool split = splits(chunk, i, keep);
     if (pass == Pass::weights && !split) continue;
     if (pass == Pass::forward && waits(chunk, i, context, keep)) continue;
     const Pass own = pass == Pass::backward && split ? Pass::inputs : pass;
@@ -207,7 +207,7 @@ bool Stage::waits(int chunk, size_t index, const nn::Context& context, Keep keep
          model_.layer_indices[chunk][index] + 1 == std::ssize(model_.def.layers);
 }
 
-bool Stage::splits(int chunk, size_t index, const nn::Context& context, Keep keep) const {
+bool Stage::splits(int chunk, size_t index, Keep keep) const {
   return keep == Keep::split_weights && !recomputes(chunk, index);
 }
 

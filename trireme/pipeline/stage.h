@@ -93,7 +93,7 @@ class Stage {
   /// How many blocks of this stage come before chain link `layer`.
   int blocks_before(int layer) const;
   /// Do its weight gradients wait for `weights`?
-  bool splits(int chunk, size_t index, const nn::Context& context, Keep keep) const;
+  bool splits(int chunk, size_t index, Keep keep) const;
   void before(int chunk, size_t index, Pass pass);
   void after(int chunk, size_t index, Pass pass);
 

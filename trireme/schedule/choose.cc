@@ -100,7 +100,7 @@ Candidate candidate_of(Schedule schedule, const Costs& costs) {
 }
 
 Choice choose(const Question& question) {
-  Choice choice{.memory = question.memory};
+  Choice choice{.memory = question.memory, .message = question.message};
   for (std::string_view name : names()) {
     if (name == "forward") continue;
     if (question.chunks) {
@@ -133,7 +133,8 @@ std::string to_text(const Choice& choice, const Units& units) {
   std::string text =
       fmt::format("{:<12} {:>6} {:>11} {:>7} {:>10} {:>11} {:>8}\n", "schedule", "chunks",
                   titled("makespan", units.time), "bubble", "own bubble",
-                  units.memory.empty() ? "activations" : titled("peak", units.memory), "messages");
+                  units.memory.empty() ? "activations" : titled("peak", units.memory),
+                  choice.message > 0 ? titled("sent", units.memory) : "messages");
   bool over = false;
   for (size_t i = 0; i < choice.candidates.size(); ++i) {
     const Candidate& c = choice.candidates[i];
@@ -144,7 +145,8 @@ std::string to_text(const Choice& choice, const Units& units) {
     }
     text += fmt::format(" {:>11} {:>5.1f} % {:>8.1f} % {:>11} {:>8}",
                         amount(c.simulation.makespan, units.time), 100 * c.simulation.bubble,
-                        100 * c.simulation.bubble_own, amount(c.peak, units.memory), c.messages);
+                        100 * c.simulation.bubble_own, amount(c.peak, units.memory),
+                        choice.message > 0 ? amount(choice.message * c.messages, units.memory) : fmt::format("{}", c.messages));
     if (static_cast<int>(i) == choice.best) text += "  <- best";
     if (!c.why_not.empty()) text += "  no room", over = true;
     text += '\n';
@@ -180,6 +182,7 @@ base::Json to_json(const Choice& choice) {
       row["bubble_own"] = c.simulation.bubble_own;
       row["peak_activations"] = c.simulation.peak_activations;
       row["messages"] = c.messages;
+      if (choice.message > 0) row["volume"] = choice.message * c.messages;
     }
     row["chosen"] = static_cast<int>(i) == choice.best;
     if (!c.why_not.empty()) row["why_not"] = c.why_not;

@@ -29,6 +29,7 @@ struct Question {
   double memory = std::numeric_limits<double>::infinity();
   /// Steps longer by no more than this share count as equally fast: what the costs are uncertain by.
   double margin = 0.001;
+  double message = 0;           // what one message carries, in the unit of the costs' memory; 0: not known
   int64_t search = 20'000'000;  // for each candidate; see Request::search
 };
 
@@ -45,7 +46,8 @@ struct Candidate {
 struct Choice {
   std::vector<Candidate> candidates = {};  // in the order of names()
   int best = -1;                           // index; -1 where none may run
-  double memory = std::numeric_limits<double>::infinity();  // the question's
+  double memory = std::numeric_limits<double>::infinity();  // the question's, and
+  double message = 0;
 };
 
 /// Among every schedule but forward-only: of the steps within `margin` of the shortest one that may run the one with the
@@ -58,11 +60,13 @@ Candidate candidate_of(Schedule schedule, const Costs& costs);
 struct Units {
   std::string time = {}, memory = {};
 };
-/// A table of at most 80 columns; the best one is marked, those that fell out say why.
+/// A table of at most 80 columns; the best one is marked, those that fell out say why. The last column counts messages, or
+/// what they carry in all where the size of one is known.
 std::string to_text(const Choice& choice, const Units& units = {});
 /// What the limit on memory would have to be at least, where it ruled all of them out: a line, else nothing.
 std::string shortfall(const Choice& choice, const Units& units = {});
-/// [{"schedule", "chunks", "makespan", "bubble", "bubble_own", "peak_activations", "messages", "chosen", "why_not"}].
+/// [{"schedule", "chunks", "makespan", "bubble", "bubble_own", "peak_activations", "messages", "volume", "chosen", "why_not"}];
+/// "volume" (what the messages carry) where the size of one is known.
 base::Json to_json(const Choice& choice);
 
 /// A model's costs layer by layer (embedding, blocks, head), as measured or planned.

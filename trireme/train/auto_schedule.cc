@@ -95,6 +95,7 @@ std::vector<int> layers_of(const nn::ModelDef& def, const std::vector<int>& bloc
 
 struct Measured {
   schedule::Profile profile;  // of one micro-batch, the slowest rank's
+  double message = 0;         // MiB of a message between stages
   double variation = 0;       // by what share the work of a step took longer one time than another, half of it
 };
 
@@ -150,6 +151,7 @@ Measured profile_layers(const Prepared& given, dist::World& world) {
     for (const nn::TensorSpec& tensor :
          run->model->entering(run->model->layers_per_chunk[0], batches[0].shape()))
       bytes += layout::element_count(tensor.shape) * base::size_of(tensor.dtype);
+  measured.message = kMiB * static_cast<double>(bytes);
   profile.comm = message_time(mesh, bytes);
 
   // Of each layer the slowest holder's times; every rank knows all of them.
@@ -176,7 +178,8 @@ schedule::Candidate best_of(const Prepared& run, const Measured& measured, bool 
   const nn::ModelDef def = models::make_model(run.model, dist.tensor_parallel_size);
   schedule::Question question{.ranks = dist.pipeline_parallel_size,
                               .micro_batches = static_cast<int>(run.plan.micro_batches),
-                              .chunks = dist.chunks};
+                              .chunks = dist.chunks,
+                              .message = measured.message};
   question.costs = [&](int chunks) {
     return schedule::cut(measured.profile, layers_of(def, blocks_per_chunk(run.config, chunks)));
   };
