@@ -102,6 +102,21 @@ def test_oslo_there_and_back(gpt2, tmp_path, tp, pp):
     trireme("ckpt", "convert", tmp_path / "oslo", tmp_path / "x", "--to", "hf", code=2)
 
 
+def test_oslo_cuts_a_vocabulary_at_multiples_of_its_largest_part(tmp_path):
+    """ceil(10 / 4) = 3 rows a rank, and 1 for the last one, where trireme itself has 3, 3, 2 and 2; 9 rows leave rank 3 of
+    an even cut of 3 nothing on 4 ranks."""
+    torch.manual_seed(2)
+    GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=4, n_positions=16, vocab_size=10)).save_pretrained(tmp_path / "hf")
+    trireme("ckpt", "convert", tmp_path / "hf", tmp_path / "oslo", "--to", "oslo", "--tensor-parallel", 4)
+    parts = [torch.load(tmp_path / f"oslo/pytorch_model_tp={rank}_pp=0.bin", weights_only=True) for rank in range(4)]
+    assert [part["transformer.wte.weight"].shape[0] for part in parts] == [3, 3, 3, 1]
+    trireme("ckpt", "convert", tmp_path / "oslo", tmp_path / "back", "--to", "hf")
+    assert json.loads(trireme("ckpt", "diff", tmp_path / "hf", tmp_path / "back", "--json").stdout)["equal"]
+    GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=16, n_head=4, n_positions=16, vocab_size=9)).save_pretrained(tmp_path / "nine")
+    said = trireme("ckpt", "convert", tmp_path / "nine", tmp_path / "x", "--to", "oslo", "--tensor-parallel", 4, code=2).stderr
+    assert "9" in said and not (tmp_path / "x").exists()
+
+
 def test_files_of_torch_save(gpt2, tmp_path):
     """State dicts as PyTorch writes them: parameters, strides, shared storages, attributes of the map."""
     folder, model = gpt2
@@ -294,6 +309,27 @@ def test_any_run_goes_on_as_any_other(tiny, tmp_path):
     want, drawn = losses(tmp_path / "want"), losses(tmp_path / "run")
     assert sorted(drawn) == sorted(want)
     assert apart(list(want.values()), list(drawn.values())) < 1e-4
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "nesterov", "lion", "lamb", "adafactor", "muon"])
+def test_any_optimizers_state_goes_on_anywhere(tiny, tmp_path, optimizer):
+    """From each leg's layout, ZeRO stage and format to the next one's; the losses are those of one rank."""
+    name = "sgd" if optimizer == "nesterov" else optimizer
+    words = ["train.dtype=fp64", f"optim.name={name}", "train.scheduler.name=warmup_constant", "train.scheduler.warmup_ratio=0"]
+    if name == "sgd":
+        words += ["optim.momentum=0.9", f"optim.nesterov={str(optimizer == 'nesterov').lower()}"]
+    if name in ("lion", "adafactor"):  # the gradient of a bias of keys is rounding alone, which these two follow
+        words += ['optim.groups=[{pattern: "*.c_attn.bias", freeze: true}]']
+    legs = [(2, [*layout(dp=2, tp=2), "train.zero_optimization.stage=1"]),
+            (4, [*layout(tp=2, pp=2), "train.checkpointer.format=merged"]),
+            (6, [*layout(dp=2), "train.zero_optimization.stage=3", "train.checkpointer.async=true"]),
+            (8, layout())]
+    train(tiny, tmp_path / "want", *layout(), "train.train_iter=8", *words)
+    for i, (steps, place) in enumerate(legs):
+        train(tiny, tmp_path / "run", *place, *words, f"train.train_iter={steps}", *(["--resume"] if i else []))
+    want, drawn = losses(tmp_path / "want"), losses(tmp_path / "run")
+    assert sorted(drawn) == sorted(want)
+    assert apart(list(want.values()), list(drawn.values())) < 1e-8
 
 
 def test_the_best_checkpoint_stays(tiny, tmp_path):

@@ -76,6 +76,23 @@ def test_torchrun_starts_two_hosts(tiny, one_host, tmp_path):
     assert losses(tmp_path) == one_host
 
 
+def test_slurm_starts_two_hosts(tiny, one_host, tmp_path):
+    """Ranks as srun starts them: nobody launches, each finds its place and the others in Slurm's variables."""
+    port = 15000 + os.getpid() % 10000
+    runs = []
+    for rank in range(4):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "OMPI_", "PMI"))}
+        environment |= {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "SLURM_LOCALID": str(rank % 2), "SLURM_NODEID": str(rank // 2),
+                        "SLURM_NTASKS_PER_NODE": "2", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_JOB_ID": str(port), "SLURM_NNODES": "2",
+                        "SLURM_JOB_NODELIST": "localhost", "SLURM_STEP_NODELIST": "localhost", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TRIREME_HOST": ["left", "right"][rank // 2]}
+        runs.append(subprocess.Popen([str(word) for word in training(tiny, tmp_path)], stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL, env=environment))
+    said = outputs(runs)
+    assert [run.returncode for run in runs] == [0] * 4, said
+    assert losses(tmp_path) == one_host
+
+
 def test_the_check_covers_every_axis():
     runs = start_hosts("--check", "--tensor-parallel", 2)
     said = outputs(runs)
@@ -85,6 +102,8 @@ def test_the_check_covers_every_axis():
     for operation in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send, receive"):
         assert said[0].count(f"\n{operation} ") == 3 * 4
     assert "latency" in said[0] and "bandwidth" in said[0]
+    stages = outputs(start_hosts("--check", "--pipeline-parallel", 2))[0]
+    assert "pp: 2 ranks on 2 hosts" in stages and "dp: 2 ranks on 1 host" in stages
     wrong = start_hosts("--check", "--tensor-parallel", 4)
     assert "tensor-parallel ranks 0 1 2 3 are on several hosts" in outputs(wrong)[0]
 

@@ -144,3 +144,11 @@ def test_optimizer_state_on_disk(tiny, tmp_path):
     assert not list(folder.iterdir())
     refused = train(tiny, tmp_path / "none", f"optim.offload={tmp_path}/missing", code=4)
     assert "missing" in refused.stderr
+
+
+def test_recompute_counts_of_stages_are_checked(tiny, tmp_path):
+    for count, pp, more, words in (("[1]", 2, [], "give a count for each pipeline stage, 2 in all"),
+                                   ("[1, 0]", 2, ["train.dist.schedule=auto"], "name a schedule")):
+        done = train(tiny, tmp_path, *layout(pp=pp), f"train.activation_checkpoint={{enabled: true, per_stage: {count}}}", *more,
+                     code=2)
+        assert "per_stage" in done.stderr and words in done.stderr, done.stderr

@@ -490,6 +490,49 @@ TEST(Pipeline, APeerThatStallsOrDiesIsNamedWithThePlaceInTheSchedule) {
   EXPECT_THAT(died, AllOf(edge, place, HasSubstr("rank 1 ended with an error")));
 }
 
+TEST(Pipeline, WhatALayerWaitsForIsNotComputing) {
+  std::array<double, 2> computed{};
+  dist::run_ranks(2, [&](dist::World& world) {
+    dist::DeviceMesh mesh(world, layout::Mesh({.pp = 1, .dp = 2, .tp = 1}));
+    auto model = nn::build_model(chain(), mesh, {.dtype = base::DType::f64}, {8}, {0});
+    model->store.materialize(3, true);
+    Trouble late([&] {
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      int64_t sum = 1;
+      mesh.dp.all_reduce(&sum, 1, base::DType::i64).wait();
+    });
+    Executor executor(one_rank(2), *model, mesh, {}, &late);
+    const StepResult result = executor.run(make_batches(2, 2), {}, nn::Mode::train);
+    computed[world.rank()] = result.forward_seconds + result.backward_seconds;
+  });
+  EXPECT_GT(computed[1], 0.3);
+  EXPECT_LT(computed[0], computed[1] - 0.2);
+}
+
+TEST(Pipeline, AParameterThatTheModelDoesNotUseIsRefusedWithWhatToDo) {
+  dist::DeviceMesh mesh;
+  nn::ModelDef def = chain({.blocks = 2});
+  auto make = def.layers[1].make;
+  def.layers[1].make = [make](nn::Builder& b) {
+    b.param("unused.weight", {3, 3}, layout::Init::normal(0.5), layout::Sbp::invariant());
+    return make(b);
+  };
+  const auto step = [&](bool frozen) {
+    auto model = nn::build_model(def, mesh, {.dtype = base::DType::f64}, {2}, {0});
+    model->store.find("unused.weight")->frozen = frozen;
+    model->store.materialize(3, true);
+    Executor executor(one_rank(2), *model, mesh);
+    executor.run(make_batches(2, 2), {}, nn::Mode::train);
+  };
+  step(true);
+  try {
+    step(false);
+    FAIL();
+  } catch (const base::ConfigError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("unused.weight"), HasSubstr("freeze it")));
+  }
+}
+
 TEST(Pipeline, SchedulesThatDoNotFitAreRefused) {
   dist::DeviceMesh mesh;
   auto model = nn::build_model(chain({.blocks = 2}), mesh, {.dtype = base::DType::f64}, {2}, {0});

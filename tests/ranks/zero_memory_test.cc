@@ -95,6 +95,44 @@ TEST(ZeroMemory, PeakIsTheFormulasPlusActivations) {
   }
 }
 
+/// Live bytes when the backward pass begins, less those when the forward pass did.
+struct KeptBytes : pipeline::StepObserver {
+  void before_layer(int layer, pipeline::Pass pass) override {
+    if (pass == pipeline::Pass::forward && layer == 0 && before == 0) before = kernels::memory_counters().live;
+    if (pass == pipeline::Pass::backward && kept == 0) kept = kernels::memory_counters().live - before;
+  }
+  void after_layer(int, pipeline::Pass) override {}
+  void end_step() override {}
+  int64_t before = 0, kept = 0;
+};
+
+TEST(RecomputeMemory, FullKeepsLessThanASeventhAndTheOthersBetween) {
+  kernels::install_caching_allocator();
+  base::Json model = tree(12, 256, 512);
+  model["n_positions"] = 1024;
+  const auto kept = [&](const pipeline::StageOptions& options) {
+    int64_t bytes = 0;
+    dist::run_ranks(1, [&](dist::World& world) {
+      kernels::tag_memory(0);
+      auto run = assemble(model, {.mesh = layout::Mesh({.pp = 1, .dp = 1, .tp = 1}),
+                                  .schedule = schedule::generate("1f1b", {.ranks = 1, .micro_batches = 1})}, 1024, world);
+      make_parameters(*run, true, nullptr, 0);
+      KeptBytes observer;
+      pipeline::Executor executor(run->schedule, *run->model, run->mesh, options, &observer);
+      executor.run(batches(1, 1024, 512), {}, nn::Mode::train);
+      bytes = observer.kept;
+    });
+    return static_cast<double>(bytes);
+  };
+  const double all = kept({}), full = kept({.recompute_every = 1}), second = kept({.recompute_every = 2}),
+               blocks = kept({.recompute_blocks = 9});
+  EXPECT_LE(full, 0.15 * all) << full << " of " << all;
+  EXPECT_LT(second, 0.65 * all);
+  EXPECT_LT(blocks, 0.40 * all);
+  EXPECT_GT(second, blocks);
+  EXPECT_LE(kept({.recompute_attention = true}), all);
+}
+
 TEST(ZeroMemory, ShardedStatesOfGpt2SaveAFifth) {
   if (!std::getenv("TRIREME_FULL")) GTEST_SKIP() << "124 million parameters, twice: in the full suite";
   const base::Json model = {{"family", "gpt2"}, {"resid_pdrop", 0.0}, {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}, {"vocab_size", 50257}};

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/waiting.h"
 
 namespace trireme::comm {
 namespace {
@@ -17,6 +18,8 @@ constexpr int kSpins = 20,
               kYields = 200;    // looks before sleeping; more collapses when ranks outnumber cores
 constexpr auto kNap = 1ms;      // how late the progress thread may take over from a caller
 constexpr auto kLinger = 20ms;  // after the last operation, before it sleeps until it is woken
+
+thread_local Clock::duration waited{0};
 
 double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -33,8 +36,14 @@ class Endpoint::Caller {
   Endpoint& endpoint_;
 };
 
+double waited_seconds() {
+  return seconds(waited);
+}
+
 void Op::wait() {
+  const Clock::time_point began = Clock::now();
   endpoint_->wait(*this);
+  waited += Clock::now() - began;
 }
 
 bool Op::done() {

@@ -224,6 +224,12 @@ bool ParamStore::complete(const Bucket& bucket) const {
 void ParamStore::audit() const {
   for (const auto& [name, param] : by_name_) {
     if (param->spec.kind == layout::ParamKind::buffer) continue;
+    if (micro_batches_ > 0 && param->contributions == 0) {
+      if (param->frozen) continue;
+      throw base::ConfigError(fmt::format("{} is trained, but no layer made a gradient of it in this step: freeze it "
+                                          "(optim.groups: [{{pattern: \"{}\", freeze: true}}]), or leave it out of the model",
+                                          name, name));
+    }
     base::check(param->contributions == micro_batches_ * param->uses,
                 "{} got {} gradient contributions in this step, expected {} ({} micro-batches x {} uses)",
                 name, param->contributions, micro_batches_ * param->uses, micro_batches_, param->uses);

@@ -93,7 +93,7 @@ class ParamStore {
   void skip_micro_batch() { --micro_batches_; }
   /// Has the last contribution of this step landed in all of the bucket's parameters?
   bool complete(const Bucket& bucket) const;
-  /// InternalError unless every parameter got exactly micro-batches x uses contributions.
+  /// InternalError unless each parameter got exactly micro-batches x uses contributions; ConfigError for a trained one with none.
   void audit() const;
   /// Moves every moving average towards its parameter: average = keeps * average + (1 - keeps) * parameter. Local.
   void average(double keeps);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/waiting.h"
 
 namespace trireme::pipeline {
 
@@ -156,9 +157,9 @@ Step::Step(Executor& executor, std::span<const nn::Batch> batches, const nn::Ran
 }
 
 void Step::read_times() {
-  for (const auto& [action, begin, end] : timed_) {
+  for (const auto& [action, begin, end, waited] : timed_) {
     if (is_compute(action.op))
-      (is_backward(action.op) ? result_.backward_seconds : result_.forward_seconds) += clock_.seconds(begin, end);
+      (is_backward(action.op) ? result_.backward_seconds : result_.forward_seconds) += clock_.seconds(begin, end) - waited;
     if (options_.record) result_.executed.push_back({action, clock_.seconds(start_, begin), clock_.seconds(start_, end)});
   }
 }
@@ -182,8 +183,9 @@ MicroBatch* Step::next() {
     try {
       post_receives();
       const dist::DeviceClock::Mark begin = clock_.mark();
+      const double waited = comm::waited_seconds();
       run(action);
-      timed_.push_back({action, begin, clock_.mark()});
+      timed_.push_back({action, begin, clock_.mark(), comm::waited_seconds() - waited});
       result_.peak_live = std::max(result_.peak_live, executor_.stage_.live());
     } catch (const base::CommError& e) {
       throw base::CommError(fmt::format("{} (stage {} was at {}, action {} of {} in schedule {})",

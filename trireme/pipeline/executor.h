@@ -49,7 +49,7 @@ struct StepResult {
   double loss() const { return terms.mean(); }
   std::vector<nn::State> outputs;        // on the last stage, by micro-batch
   std::vector<schedule::Span> executed;  // seconds since the start of the step, on the rank's device
-  double forward_seconds = 0, backward_seconds = 0;  // of this rank's passes; the rest is waiting
+  double forward_seconds = 0, backward_seconds = 0;  // what this rank computed in its passes; the rest is waiting
   int64_t peak_live = 0;                 // most chunk activations kept at once
 };
 
@@ -152,6 +152,7 @@ class Step {
   struct Timed {
     schedule::Action action = {};
     dist::DeviceClock::Mark begin = 0, end = 0;
+    double waited = 0;  // between them
   };
   dist::DeviceClock clock_;
   dist::DeviceClock::Mark start_ = 0;
