@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
@@ -34,6 +36,7 @@ struct Job {
   int micro_batches = 1;
   std::string schedule = "1f1b";
   int chunks = 1;
+  std::optional<std::vector<int>> blocks = {};  // of each chunk; none: shared evenly
   int zero_stage = 0;
   std::string dtype = "fp32";  // of the weights; bf16 has fp32 masters
 };
@@ -45,6 +48,7 @@ Job job_of(const base::Json& json) {
   job.micro_batches = json.value("micro_batches", job.micro_batches);
   job.schedule = json.value("schedule", job.schedule);
   job.chunks = json.value("chunks", job.chunks);
+  if (json.contains("blocks")) job.blocks = json.at("blocks").get<std::vector<int>>();
   job.zero_stage = json.value("zero_stage", job.zero_stage);
   job.dtype = json.value("dtype", job.dtype);
   return job;
@@ -82,6 +86,7 @@ void serve(dist::World& world, const Job& job) {
        .schedule = schedule::generate(
            job.schedule,
            {.ranks = job.pp, .micro_batches = job.micro_batches, .chunks_per_rank = job.chunks}),
+       .blocks_per_chunk = job.blocks,
        .options = {.dtype = base::dtype_of(job.dtype)}},
       batches[0].seq, world);
   train::make_parameters(*run, true, nullptr, job.zero_stage);

@@ -168,16 +168,23 @@ class ReciprocalRank : public train::EvalMetric {
 class Diary : public train::Hook {
  public:
   void before_train(const train::Moment& at) override { write(at, "begun"); }
+  void before_step(const train::Moment&) override { ++begun_; }
+  void after_step(const train::Moment&, const train::StepMetrics&) override { ++ended_; }
+  void before_evaluation(const train::Moment& at) override { write(at, "evaluating"); }
   void after_evaluation(const train::Moment& at, const train::EvalMetrics& found) override {
     write(at, fmt::format("step {}: {:.3f}", at.step, found.eval_loss));
   }
-  void after_train(const train::Moment& at) override { write(at, "done"); }
+  void after_train(const train::Moment& at) override {
+    write(at, fmt::format("done, {} steps begun, {} ended", begun_, ended_));
+  }
 
  private:
   static void write(const train::Moment& at, const std::string& line) {
     if (at.assembly.mesh.world.rank() != 0) return;
     std::ofstream(at.config.train.output_dir + "/diary.txt", std::ios::app) << line << "\n";
   }
+
+  int begun_ = 0, ended_ = 0;
 };
 
 }  // namespace

@@ -139,9 +139,9 @@ def test_reshard_and_merge_hold_the_same_tensors(run, merged, tmp_path):
 
 def test_eval_is_equal_on_every_layout(config, run):
     said = [json.loads(trireme("eval", "--config", config, "--checkpoint", latest(run), "--json",
-                               *layout(dp, tp, pp)).stdout) for dp, tp, pp in ((1, 1, 1), (2, 1, 2), (1, 2, 1))]
+                               *layout(dp, tp, pp)).stdout) for dp, tp, pp in ((1, 1, 1), (2, 1, 2), (1, 2, 1), (2, 2, 2), (1, 4, 1), (1, 2, 2))]
     assert len({line["tokens"] for line in said}) == 1
-    assert apart([said[0]["loss"]] * 2, [line["loss"] for line in said[1:]]) < 1e-5
+    assert apart([said[0]["loss"]] * 5, [line["loss"] for line in said[1:]]) < 1e-5
     assert abs(math.exp(said[0]["loss"]) / said[0]["perplexity"] - 1) < 1e-5
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from support import PROGRAM, latest, layout, lines, losses, apart, train, trireme
+from support import PROGRAM, apart, config, latest, layout, learnable_data, lines, losses, train, trireme
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,27 @@ def test_hugging_face_there_and_back(gpt2, tmp_path, source):
         "equal": True, "max_abs": 0.0, "max_rel": 0.0, "tensors": []}
     if source == "one":  # the same bytes as the Python package writes
         assert (tmp_path / "hf/model.safetensors").read_bytes() == (folder / "one/model.safetensors").read_bytes()
+
+
+def test_weights_begin_as_hugging_faces(tmp_path):
+    """Every tensor's mean and spread; a residual projection is smaller by the root of twice the layers."""
+    keys = {"n_layer": 4, "n_embd": 64, "n_head": 4, "n_positions": 64, "vocab_size": 997}
+    data = learnable_data(tmp_path / "data")
+    path = config(tmp_path, data)
+    train(path, tmp_path / "run", *[f"model.{key}={value}" for key, value in keys.items()], "train.train_iter=1", "optim.lr=0",
+          "optim.weight_decay=0", "train.checkpointer.format=merged")
+    trireme("ckpt", "convert", latest(tmp_path / "run"), tmp_path / "hf", "--to", "hf")
+    ours = GPT2LMHeadModel.from_pretrained(tmp_path / "hf").state_dict()
+    torch.manual_seed(3)
+    theirs = GPT2LMHeadModel(GPT2Config(**keys)).state_dict()
+    for name, want in theirs.items():
+        got = ours[name]
+        if want.std() == 0:
+            assert torch.equal(got, want), name
+        else:
+            near = 6 / want.numel() ** 0.5  # six times what chance does to a standard deviation
+            assert abs(got.std() / want.std() - 1) < near and abs(got.mean()) < near * want.std(), name
+    assert 0.3 < ours["transformer.h.0.attn.c_proj.weight"].std() / ours["transformer.h.0.attn.c_attn.weight"].std() < 0.4
 
 
 def test_older_files(gpt2, tmp_path):

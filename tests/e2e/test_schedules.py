@@ -2,11 +2,12 @@
 
 import json
 import pathlib
+import re
 import subprocess
 
 import pytest
 
-from support import PROGRAM, apart, layout, losses, train, trireme
+from support import PROGRAM, apart, latest, layout, learnable_data, losses, train, trireme
 
 PIPELINE = [*layout(dp=1, tp=1, pp=2), "train.num_accumulation_steps=4", "train.global_batch_size=null",
             "train.train_micro_batch_size=2", "train.train_iter=4"]
@@ -175,6 +176,14 @@ def test_the_tool_prints_a_file_to_start_from(tmp_path):
     assert "a valid schedule" in trireme("pipeline", "--check", own).stdout
     rows = json.loads(trireme("pipeline", "--check", own, "--compare", "--json").stdout)
     assert rows[-1]["schedule"] == str(own) and {(row["stages"], row["micro_batches"]) for row in rows} == {(2, 3)}
+
+
+def test_the_example_that_pretrains(tmp_path):
+    data = learnable_data(tmp_path / "data")
+    said = subprocess.run([str(pathlib.Path(PROGRAM).with_name("pretrain")), data, "97", str(tmp_path / "run")],
+                          capture_output=True, text=True, check=True, timeout=120).stdout
+    assert float(re.search(r"^loss ([0-9.]+), checkpoint .*step_00000050$", said, re.MULTILINE).group(1)) < 4.5, said
+    assert len(losses(tmp_path / "run")) == 50 and latest(tmp_path / "run").exists()
 
 
 def test_the_example_of_an_own_chain_gives_one_loss_on_every_mesh():

@@ -10,6 +10,7 @@
 #include "trireme/train/assembly.h"
 #include "trireme/train/execute_pipeline.h"
 #include "trireme/train/report.h"
+#include "trireme/train/run_state.h"
 
 namespace trireme::train {
 namespace {
@@ -37,24 +38,34 @@ std::vector<nn::Batch> batches(int64_t count, int64_t seq, int64_t vocab) {
   return made;
 }
 
+/// What dp stands beside.
+struct Others {
+  int tp = 1, pp = 1;
+  std::string dtype = "fp32";
+};
+
 Measured measure(const base::Json& model, int dp, int zero, int micro_batches = 1,
-                 const std::vector<config::ParamGroup>& groups = {}) {
+                 const std::vector<config::ParamGroup>& groups = {}, const Others& others = {}) {
   constexpr int64_t kSeq = 64;
   kernels::install_caching_allocator();
   config::Optim optim;
   optim.groups = groups;
-  std::vector<Measured> ranks(dp);
-  dist::run_ranks(dp, [&](dist::World& world) {
+  std::vector<Measured> ranks(dp * others.tp * others.pp);
+  dist::run_ranks(static_cast<int>(ranks.size()), [&](dist::World& world) {
     kernels::tag_memory(world.rank());
     Measured& measured = ranks[world.rank()];
     const int64_t before = kernels::memory_counters().live;
     kernels::reset_peak();
-    const layout::Mesh mesh({.pp = 1, .dp = dp, .tp = 1});
-    auto run = assemble(model, {.mesh = mesh, .schedule = schedule::generate("1f1b", {.ranks = 1, .micro_batches = micro_batches})},
+    const layout::Mesh mesh({.pp = others.pp, .dp = dp, .tp = others.tp});
+    auto run = assemble(model,
+                        {.mesh = mesh,
+                         .schedule = schedule::generate("1f1b", {.ranks = others.pp, .micro_batches = micro_batches}),
+                         .options = {.dtype = base::dtype_of(others.dtype)}},
                         kSeq, world);
     optim::freeze(run->model->store, optim);
     make_parameters(*run, true, nullptr, zero);
     optim::ShardedOptimizer optimizer(world, run->mesh, run->model->store, optim, zero);
+    fill_masters(*run, optimizer, nullptr);
     OverlappedSync overlap(optimizer.sync(), run->parameters.get());
     pipeline::Executor executor(run->schedule, *run->model, run->mesh, {}, &overlap);
     const auto data = batches(micro_batches, kSeq, model["vocab_size"].get<int64_t>());
@@ -91,6 +102,22 @@ TEST(ZeroMemory, PeakIsTheFormulasPlusActivations) {
             << many.formula.parameters << " + " << many.formula.gradients << " + " << many.formula.optimizer << " + "
             << many.formula.working;
       }
+    }
+  }
+}
+
+TEST(ZeroMemory, PeakIsTheFormulasPlusActivationsOnOtherAxesAndIn16Bits) {
+  const base::Json model = tree(16, 128, 512);
+  for (const Others& others : {Others{.tp = 2}, {.pp = 2}, {.dtype = "bf16"}, {.tp = 2, .dtype = "bf16"}}) {
+    const Measured one = measure(model, 1, 0, 2, {}, others);
+    const int64_t activations = one.peak - one.formula.total();
+    for (int zero : {0, 1, 2, 3}) {
+      if (zero == 3 && others.pp > 1) continue;
+      const Measured many = measure(model, 2, zero, 2, {}, others);
+      const auto expected = static_cast<double>(many.formula.total() + activations);
+      EXPECT_NEAR(static_cast<double>(many.peak) / expected, 1, 0.05)
+          << "tp " << others.tp << " pp " << others.pp << ' ' << others.dtype << " ZeRO " << zero << ": " << many.peak
+          << " bytes, activations " << activations << ", formula " << many.formula.total();
     }
   }
 }
