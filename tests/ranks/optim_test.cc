@@ -321,17 +321,19 @@ void contribute(nn::ParamStore& store, GradSync& sync,
 }
 
 TEST(ShardedOptimizer, AnInfinityOnOneRankKeepsAllRanksFromStepping) {
+  const layout::Coord tensor{.pp = 1, .dp = 2, .tp = 2}, stages{.pp = 2, .dp = 2, .tp = 1};
   for (base::DType dtype : {base::DType::f32, base::DType::f16}) {
-    for (int zero : {0, 1, 3}) {
+    for (const auto& [sizes, zero] : {std::pair(tensor, 0), {tensor, 1}, {tensor, 3}, {stages, 0}, {stages, 1}, {stages, 2}}) {
       for (int bad = 0; bad < 4; ++bad) {
         // The second is an own copy of each tensor rank, which the first one counts.
         for (const std::string name : {"h.1.mlp.weight", "h.1.mlp.bias"}) {
-          dist::run_ranks(4, [&](dist::World& world) {
-            const Mesh shape({.pp = 1, .dp = 2, .tp = 2});
+          const Mesh shape(sizes);
+          if (shape.coord(bad).pp != sizes.pp - 1) continue;  // the last stage has them
+          dist::run_ranks(4, [&, zero = zero](dist::World& world) {
             dist::DeviceMesh mesh(world, shape);
             nn::ParamStore store;
-            for (const layout::ParamSpec& spec : specs(1, dtype))
-              store.declare(spec, layout::local_slice(spec, shape, mesh.coord));
+            for (const layout::ParamSpec& spec : specs(shape.size(layout::Axis::pp), dtype))
+              if (layout::holds(spec, mesh.coord.pp)) store.declare(spec, layout::local_slice(spec, shape, mesh.coord));
             store.materialize(11, true, {}, 25 << 20, nn::zero_sharding(zero, 2, mesh.coord.dp));
             ShardedOptimizer optimizer(world, mesh, store, kClipped, zero);
             const std::vector<nn::TensorPart> parts = nn::parts_of(store, mesh.coord);

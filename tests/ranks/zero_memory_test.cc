@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
+#include "tests/support/temporary_folder.h"
 #include "trireme/kernels/allocator.h"
 #include "trireme/optim/groups.h"
 #include "trireme/schedule/generators.h"
@@ -42,6 +44,7 @@ std::vector<nn::Batch> batches(int64_t count, int64_t seq, int64_t vocab) {
 struct Others {
   int tp = 1, pp = 1;
   std::string dtype = "fp32";
+  std::optional<std::string> offload = {};
 };
 
 Measured measure(const base::Json& model, int dp, int zero, int micro_batches = 1,
@@ -50,6 +53,7 @@ Measured measure(const base::Json& model, int dp, int zero, int micro_batches = 
   kernels::install_caching_allocator();
   config::Optim optim;
   optim.groups = groups;
+  optim.offload = others.offload;
   std::vector<Measured> ranks(dp * others.tp * others.pp);
   dist::run_ranks(static_cast<int>(ranks.size()), [&](dist::World& world) {
     kernels::tag_memory(world.rank());
@@ -120,6 +124,14 @@ TEST(ZeroMemory, PeakIsTheFormulasPlusActivationsOnOtherAxesAndIn16Bits) {
           << " bytes, activations " << activations << ", formula " << many.formula.total();
     }
   }
+}
+
+TEST(ZeroMemory, StateOnADiskIsNotInMemory) {
+  const base::Json model = tree(16, 128, 512);
+  test::TemporaryFolder folder;
+  const Measured whole = measure(model, 1, 0), away = measure(model, 1, 0, 1, {}, {.offload = folder.path()});
+  EXPECT_EQ(away.formula.optimizer, 0);
+  EXPECT_LT(away.peak, whole.peak - whole.formula.optimizer * 9 / 10);
 }
 
 /// Live bytes when the backward pass begins, less those when the forward pass did.
