@@ -36,6 +36,9 @@ def test_where_the_time_goes(tiny, tmp_path):
 
     report = json.loads((tmp_path / "telemetry.json").read_text())
     assert report["steps"] == 4 and [rank["rank"] for rank in report["ranks"]] == [0, 1, 2, 3]
+    # Two checkpoints: one that a later step's line has, and the last one, which none has.
+    written = sum(line["checkpoint_seconds"] for line in lines(tmp_path))
+    assert sum(rank["seconds"]["checkpoint"] for rank in report["ranks"]) / 4 > written + 1e-4
     for rank in report["ranks"]:
         assert rank["seconds"]["forward"] > 0 and rank["seconds"]["backward"] > 0
         sent = rank["bytes_sent"]

@@ -157,7 +157,8 @@ base::Json Telemetry::own_report() const {
             {"expected",
              {{"parameters", expected.parameters},
               {"gradients", expected.gradients},
-              {"optimizer", expected.optimizer}}}}},
+              {"optimizer", expected.optimizer},
+              {"working", expected.working}}}}},
           {"bytes_sent",
            {{"data", to_json(mesh_.dp.traffic())},
             {"tensor", to_json(mesh_.tp.traffic())},
@@ -165,14 +166,18 @@ base::Json Telemetry::own_report() const {
             {"world", to_json(mesh_.world.traffic())}}}};
 }
 
-std::string Telemetry::write_report(const std::string& folder) const {
+std::string Telemetry::write_report(const std::string& folder, double checkpoint_seconds) {
+  sums_[static_cast<size_t>(mesh_.world.rank())].checkpoint += checkpoint_seconds;
   const std::vector<std::string> reports =
       checkpoint::together(mesh_.world, [&] { return own_report().dump(); });
   std::string table;
   checkpoint::together(mesh_.world, [&] {
     if (mesh_.world.rank() != 0) return std::string();
     base::Json ranks = base::Json::array();
-    for (const std::string& report : reports) ranks.push_back(base::parse_json(report, "a rank's report"));
+    for (size_t r = 0; r < reports.size(); ++r) {
+      ranks.push_back(base::parse_json(reports[r], "a rank's report"));
+      sums_[r].checkpoint = ranks[r]["seconds"]["checkpoint"].get<double>();
+    }
     const base::Json whole = {{"steps", steps_},
                               {"flops_per_sample", sample_flops_},
                               {"peak_flops", peak_flops_},

@@ -75,8 +75,8 @@ class Telemetry {
 
   /// Writes FOLDER/telemetry.json on rank 0: seconds by phase, bytes sent by axis and kind, and peak
   /// memory beside the layout's prediction, for each rank. Returns a table for a person there.
-  /// Collective over the world. IoError.
-  std::string write_report(const std::string& folder) const;
+  /// `checkpoint_seconds` are this rank's since the last step. Collective over the world. IoError.
+  std::string write_report(const std::string& folder, double checkpoint_seconds);
 
  private:
   base::Json own_report() const;

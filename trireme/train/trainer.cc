@@ -30,8 +30,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   const config::BatchPlan& plan = prepared.plan;
   const config::RunLength& length = prepared.length;
   const bool resumed = source.has_value();
-  if (!resumed && config.model.contains("pretrained"))
-    source.emplace(config.model["pretrained"].get<std::string>());
+  if (!resumed && config.model.contains("pretrained")) source.emplace(config.model["pretrained"].get<std::string>());
 
   auto run = assemble(prepared.model, prepared.placement, config.data.seq_length, world);
   const dist::DeviceMesh& mesh = run->mesh;
@@ -144,7 +143,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
   }
   summary.checkpoint = checkpoints.newest();
   hooks.call(&Hook::after_train, now());
-  if (summary.step > first_step) reporter.message(telemetry.write_report(config.train.output_dir));
+  if (summary.step > first_step) reporter.message(telemetry.write_report(config.train.output_dir, checkpoint_seconds));
   return summary;
 }
 
