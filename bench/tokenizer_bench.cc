@@ -1,12 +1,13 @@
 // Times the tokenizer, for bench/bench_tokenizer.py. LIST is a file with a path on each line; each file is a document.
 // Prints seconds.
 //
-//   tokenizer_bench encode TOKENIZER LIST THREADS
-//   tokenizer_bench train VOCAB_SIZE LIST THREADS
+//   tokenizer_bench encode TOKENIZER LIST THREADS OUT   writes the ids, 32 bits each, -1 behind each document
+//   tokenizer_bench train VOCAB_SIZE LIST THREADS OUT   writes nothing
 //   tokenizer_bench train_unigram OUT FILE...   not timed: a vocabulary of 8,000 to encode with
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <sstream>
 #include <string>
@@ -26,7 +27,8 @@ double seconds(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-int run(const std::string& what, const std::string& how, const std::string& list, int threads) {
+int run(const std::string& what, const std::string& how, const std::string& list, int threads,
+        const std::string& out) {
   std::vector<std::string> paths, documents;
   std::istringstream lines(trireme::base::read_file(list));
   for (std::string path; std::getline(lines, path);) paths.push_back(path);
@@ -41,9 +43,12 @@ int run(const std::string& what, const std::string& how, const std::string& list
   const std::vector<std::string_view> texts(documents.begin(), documents.end());
   std::vector<std::vector<int32_t>> ids;
   const double taken = seconds([&] { ids = tokenizer->encode_batch(texts, false, threads); });
-  size_t tokens = 0;
-  for (const auto& document : ids) tokens += document.size();
-  std::printf("%.6f %zu\n", taken, tokens);
+  std::ofstream file(out, std::ios::binary);
+  for (auto& document : ids) {
+    document.push_back(-1);
+    file.write(reinterpret_cast<const char*>(document.data()), static_cast<std::streamsize>(4 * document.size()));
+  }
+  std::printf("%.6f\n", taken);
   return 0;
 }
 
@@ -54,12 +59,12 @@ int main(int argc, char** argv) {
     trireme::text::train_unigram({argv + 3, argv + argc}, {.vocab_size = 8000})->save(argv[2]);
     return 0;
   }
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: tokenizer_bench encode TOKENIZER LIST THREADS | train VOCAB_SIZE LIST THREADS\n");
+  if (argc != 6) {
+    std::fprintf(stderr, "usage: tokenizer_bench encode TOKENIZER LIST THREADS OUT | train VOCAB_SIZE LIST THREADS OUT\n");
     return 2;
   }
   try {
-    return run(argv[1], argv[2], argv[3], std::stoi(argv[4]));
+    return run(argv[1], argv[2], argv[3], std::stoi(argv[4]), argv[5]);
   } catch (const trireme::base::Error& e) {
     std::fprintf(stderr, "tokenizer_bench: %s\n", e.what());
     return e.exit_code();

@@ -12,9 +12,11 @@
 #include "trireme/data/blend.h"
 #include "trireme/data/image.h"
 #include "trireme/data/image_files.h"
+#include "trireme/data/indexed.h"
 #include "trireme/data/legacy_random.h"
 #include "trireme/data/megatron_order.h"
 #include "trireme/data/sampler.h"
+#include "trireme/data/sentence_spans.h"
 #include "trireme/data/split.h"
 
 namespace trireme::data {
@@ -30,6 +32,7 @@ Json numpy(const Json& q) {
     const std::string name = call[0];
     if (name == "random") results.push_back(random.random());
     if (name == "randint") results.push_back(random.randint(call[1], call[2]));
+    if (name == "geometric") results.push_back(random.geometric(call[1]));
     if (name == "permutation") results.push_back(random.permutation(call[1]));
     if (name == "choice") results.push_back(random.choice(call[1].get<std::vector<double>>()));
   }
@@ -86,6 +89,22 @@ Json proxy(const Json& q) {
   return sampler.indices();
 }
 
+/// The spans of documents whose sentences have so many tokens; the dataset is written to `prefix`.
+Json spans(const Json& q) {
+  IndexedWriter writer(q.at("prefix"), base::DType::u16);
+  for (const Json& document : q.at("documents")) {
+    for (int64_t length : document) writer.add_sequence(Ids(static_cast<size_t>(length), 1));
+    writer.end_document();
+  }
+  writer.finish();
+  Json spans = Json::array();
+  for (const SentenceSpan& span :
+       sentence_spans(IndexedDataset(q.at("prefix")), q.at("max_tokens"), q.at("short_seq_prob"),
+                      q.at("min_sentences"), q.at("seed").get<uint32_t>()))
+    spans.push_back({span.begin, span.end, span.target});
+  return spans;
+}
+
 /// Reads an image file and does to it what `do` lists.
 Json image(const Json& q) {
   Image image = read_image(q.at("path"));
@@ -118,6 +137,7 @@ const std::map<std::string, std::function<Json(const Json&)>> kAnswers{
     {"blend", blend},
     {"exhaustive", exhaustive},
     {"proxy", proxy},
+    {"spans", spans},
     {"split",
      [](const Json& q) { return split_bounds(parse_split(q.at("split")), q.at("count")); }},
 };

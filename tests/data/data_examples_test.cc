@@ -122,6 +122,50 @@ TEST(Bert, SamplesAreFunctionsOfSeedAndIndex) {
   EXPECT_NE(read_fields(*a, 0), read_fields(*a, a->size())) << "masks of another epoch are others";
 }
 
+// Chinese has no spaces: its tokens are characters, and a list says which make a word.
+TEST(Bert, HidesWholeWordsOfAList) {
+  TemporaryFolder folder;
+  const auto tokenizer = word_piece(folder, {"中", "国", "人", "民", "大", "##s"});
+  // 5 中 6 国 7 人 8 民 9 大 10 ##s; the list: 中国, 中国人, 人民, and what is no word of several tokens.
+  base::write_file_atomic(folder / "words.txt", "中国\r\n中国人\n人民\n大\n\n国s\n");
+  IndexedWriter writer(folder / "w", DType::i32);
+  for (int d = 0; d < 40; ++d) {
+    const Ids ids{5, 6, 7, 8, 9, 5, 6, 9, 7, 8, 5, 6, 10, 6};
+    writer.add_sequence(std::span<const int64_t>(ids));
+    writer.end_document();
+  }
+  writer.finish();
+  const Json options = {{"pair", "none"},       {"whole_word", true},   {"masked_lm_prob", 0.4},
+                        {"random_share", 0.0},  {"mask_share", 1.0},    {"short_seq_prob", 0.0},
+                        {"words", folder / "words.txt"}};
+  const SampleOptions run{.seq_length = 16, .vocab_size = 11, .tokenizer = tokenizer};
+  auto dataset = open("bert", folder / "w", options, run);
+  // 中国人 | 民 | 大 | 中国 | 大 | 人民 | 中 | 国s | 国: the longest that fits, and none that ends
+  // within a word of the tokenizer's. Ids begin behind [CLS].
+  const std::vector<std::pair<int, int>> words{{1, 4}, {4, 5}, {5, 6}, {6, 8}, {8, 9},
+                                               {9, 11}, {11, 12}, {12, 14}, {14, 15}};
+  std::set<int> hidden;
+  for (int64_t i = 0; i < 200; ++i) {
+    const Values labels = read_fields(*dataset, i)["labels"];
+    for (const auto& [begin, end] : words) {
+      for (int k = begin; k < end; ++k)
+        EXPECT_EQ(labels[k] >= 0, labels[begin] >= 0) << "token " << k << " of sample " << i;
+      if (labels[begin] >= 0) hidden.insert(begin);
+    }
+  }
+  EXPECT_EQ(hidden.size(), words.size());
+
+  const std::string before = dataset->identity().sources[0].samples;
+  base::write_file_atomic(folder / "words.txt", "中国\n");
+  EXPECT_NE(open("bert", folder / "w", options, run)->identity().sources[0].samples, before);
+  base::write_file_atomic(folder / "words.txt", "中\n\n");
+  EXPECT_THAT(message_of<ConfigError>([&] { open("bert", folder / "w", options, run); }),
+              HasSubstr("expected a word on each line"));
+  EXPECT_THAT(message_of<ConfigError>(
+                  [&] { open("bert", folder / "w", with(options, {{"whole_word", false}}), run); }),
+              HasSubstr("of use with whole_word: true only"));
+}
+
 TEST(Bert, HidesWholeWordsAndRunsOfThem) {
   TemporaryFolder folder;
   const auto tokenizer = word_piece(folder, {"un", "##want", "##ed", "run", "##ning"});

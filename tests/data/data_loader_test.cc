@@ -1,10 +1,14 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
+#include <filesystem>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "tests/data/data_support.h"
+#include "trireme/data/indexed.h"
 #include "trireme/data/loader.h"
 
 namespace trireme::data {
@@ -187,7 +191,8 @@ TEST(Loader, RethrowsTheReadersErrorInItsPlace) {
   EXPECT_EQ(samples_of(loader.next()[0]), (Ids{0, 1}));
   EXPECT_EQ(samples_of(loader.next()[0]), (Ids{2, 3}));
   for (int again = 0; again < 2; ++again) {
-    EXPECT_EQ(message_of<base::FormatError>([&] { loader.next(); }), "sample 5 is damaged");
+    EXPECT_EQ(message_of<base::FormatError>([&] { loader.next(); }),
+              "sample 5 (sample 5 of tens): sample 5 is damaged");
   }
 }
 
@@ -202,7 +207,84 @@ TEST(Loader, WorkersChangeNothing) {
     }
   }
   Loader failing(std::make_shared<Tens>(5), {.micro_batch_size = 7, .workers = 3});
-  EXPECT_EQ(message_of<base::FormatError>([&] { failing.next(); }), "sample 5 is damaged");
+  EXPECT_EQ(message_of<base::FormatError>([&] { failing.next(); }),
+            "sample 5 (sample 5 of tens): sample 5 is damaged");
+}
+
+/// Two sources of windows of 4 ids, one of them with a file that `change` damages once they are open.
+template <class Change>
+std::string said_of_changed(int workers, Access access, Change&& change) {
+  TemporaryFolder folder;
+  std::vector<Source> sources;
+  for (const char* name : {"web", "code"}) {
+    IndexedWriter writer(folder / name, base::DType::i32);
+    writer.add_sequence(std::vector<int64_t>(41, 7));
+    writer.end_document();
+    writer.finish();
+    sources.push_back({.path = folder / name, .weight = 1,
+                       .options = {{"access", access == Access::mmap ? "mmap" : "lazy"}}});
+  }
+  auto blend = open_datasets(sources, {.seq_length = 4, .seed = 3, .shuffle = false});
+  Loader loader(blend, {.micro_batch_size = 4, .end_sample = 40, .workers = workers});
+  change(folder / "code.bin");
+  return message_of<base::FormatError>([&] {
+    for (int step = 0; step < 10; ++step) loader.next();
+  });
+}
+
+// Sample n of the blend, which sample of which file that is, and what happened to it.
+TEST(Loader, AChangedFileIsNamedWithItsSample) {
+  for (int workers : {1, 3}) {
+    for (Access access : {Access::mmap, Access::lazy}) {
+      EXPECT_THAT(said_of_changed(workers, access,
+                                  [](const std::string& bin) {
+                                    std::filesystem::resize_file(bin, 100);
+                                  }),
+                  ::testing::MatchesRegex(
+                      "sample [0-9]+ \\(sample [0-9]+ of epoch [0-9]+ of .*code.bin\\): "
+                      ".*code.bin changed its size while it was being read.*"));
+      EXPECT_THAT(said_of_changed(workers, access,
+                                  [](const std::string& bin) {
+                                    std::filesystem::last_write_time(
+                                        bin, std::filesystem::file_time_type::clock::now() +
+                                                 std::chrono::hours(1));
+                                  }),
+                  ::testing::HasSubstr("code.bin was written to"));
+    }
+  }
+}
+
+/// Throws an E at sample 2.
+template <class E>
+class Failing : public Tens {
+ public:
+  explicit Failing(E error) : error_(std::move(error)) {}
+  std::string origin(int64_t) const override { throw std::runtime_error("not known"); }
+  void read(int64_t index, Row row) const override {
+    if (index == 2) throw E(error_);
+    Tens::read(index, row);
+  }
+
+ private:
+  E error_;
+};
+
+template <class E>
+std::string said_of(E error) {
+  Loader loader(std::make_shared<Failing<E>>(std::move(error)),
+                {.micro_batch_size = 4, .workers = 2});
+  return message_of<std::conditional_t<std::is_base_of_v<base::Error, E>, E, base::InternalError>>(
+      [&] { loader.next(); });
+}
+
+TEST(Loader, ErrorsOfEveryKindKeepItAndNameTheSample) {
+  const std::string expected = "sample 2 (tens): gone";
+  EXPECT_EQ(said_of(base::ConfigError("gone")), expected);
+  EXPECT_EQ(said_of(base::FormatError("gone")), expected);
+  EXPECT_EQ(said_of(base::CommError("gone")), expected);
+  EXPECT_EQ(said_of(base::IoError("gone")), expected);
+  EXPECT_EQ(said_of(base::InternalError("gone")), expected);
+  EXPECT_EQ(said_of(std::out_of_range("gone")), expected);
 }
 
 TEST(Loader, ReadsAheadButNotWithoutBound) {
@@ -251,6 +333,47 @@ TEST(Loader, DropsOrPadsTheLastStepWhenTold) {
   // One row alone where a rank would lack a micro-batch that another one has.
   EXPECT_EQ(steps(LastBatch::shorter, true),
             (std::vector<std::vector<Ids>>{{{0, 1}, {4, 5}, {}}, {{2, 3}, {1004}, {}}}));
+}
+
+/// A sample's number under every name that may be a label.
+class Labelled : public Dataset {
+ public:
+  explicit Labelled(std::vector<FieldSpec> fields) : fields_(std::move(fields)) {}
+  int64_t size() const override { return 5; }
+  std::string description() const override { return "labelled"; }
+  std::vector<FieldSpec> fields() const override { return fields_; }
+  Identity identity() const override { return {}; }
+  void read(int64_t index, Row row) const override {
+    for (const Slot& slot : row)
+      if (slot.ids) slot.ids[0] = index;
+  }
+
+ private:
+  std::vector<FieldSpec> fields_;
+};
+
+TEST(Loader, PadsWithSamplesOfWhichNoLabelCounts) {
+  const LoaderOptions padded{.micro_batch_size = 4, .end_sample = 6, .last = LastBatch::pad};
+  Loader loader(std::make_shared<Labelled>(std::vector<FieldSpec>{{"input_ids"},
+                                                                  {"labels"},
+                                                                  {"next_sentence_label"},
+                                                                  {"start_positions"}}),
+                padded);
+  loader.next();
+  const Batch last = loader.next()[0];
+  EXPECT_EQ(last.fields[0].values, (Ids{4, 5, 0, 1}));
+  EXPECT_EQ(last.fields[1].values, (Ids{4, 5, kIgnoreLabel, kIgnoreLabel}));
+  EXPECT_EQ(last.fields[2].values, (Ids{4, 5, kIgnoreLabel, kIgnoreLabel}));
+  EXPECT_EQ(last.fields[3].values, (Ids{4, 5, 2147483647, 2147483647}));
+  for (const FieldSpec& field :
+       {FieldSpec{"pixel_values", {}, base::DType::f32}, FieldSpec{"labels", {}, base::DType::f32}}) {
+    EXPECT_THAT(message_of<ConfigError>([&] {
+                  Loader(std::make_shared<Labelled>(std::vector<FieldSpec>{field}), padded);
+                }),
+                ::testing::HasSubstr("labelled has no integer labels: take shorter or drop"));
+  }
+  EXPECT_EQ(last_batch_of("pad"), LastBatch::pad);
+  EXPECT_THROW(last_batch_of("wrap"), ConfigError);
 }
 
 /// A matrix of floats and one label a sample.

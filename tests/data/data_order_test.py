@@ -34,6 +34,55 @@ def test_numpy_legacy_random():
         assert ask({"op": "numpy", "seed": seed, "calls": calls})[0] == expected
 
 
+def test_numpy_legacy_geometric():
+    for p in (1e-9, 0.01, 0.2, 0.333, 1 / 3, 0.34, 0.5, 0.9, 1.0):
+        state = numpy.random.RandomState(7)
+        expected = [int(state.geometric(p)) for _ in range(500)]
+        assert ask({"op": "numpy", "seed": 7, "calls": [["geometric", p]] * 500})[0] == expected, p
+
+
+def build_mapping(documents, max_tokens, short_seq_prob, min_sentences, seed):
+    """Spans of sentences as Megatron-LM's build_mapping cuts them, before its shuffle (reference, section 2.7)."""
+    words = numpy.random.RandomState(seed)._bit_generator.random_raw  # std::mt19937's
+    every = math.floor(1 / short_seq_prob + 0.5) if short_seq_prob > 0 else 0
+
+    def target():
+        if every == 0:
+            return max_tokens
+        word = int(words())
+        return 2 + word % (max_tokens - 1) if word % every == 0 else max_tokens
+
+    spans, first = [], 0
+    for lengths in documents:
+        left = len(lengths)
+        long_one = left > 1 and max(lengths) > 512
+        if left >= max(min_sentences, 1) and not long_one:
+            begin, tokens, sentences, wanted = first, 0, 0, target()
+            for number, length in enumerate(lengths, first):
+                tokens, sentences, left = tokens + length, sentences + 1, left - 1
+                if (tokens >= wanted and left > 1 and sentences >= min_sentences) or left == 0:
+                    spans.append([begin, number + 1, wanted])
+                    begin, tokens, sentences, wanted = number + 1, 0, 0, target()
+        first += len(lengths)
+    return spans
+
+
+def test_sentence_spans(tmp_path):
+    random = numpy.random.RandomState(11)
+    found = short = 0
+    for case in range(40):
+        documents = [random.randint(1, 60 if case % 4 else 530, size=random.randint(0, 25)).tolist()
+                     for _ in range(random.randint(1, 40))]
+        options = dict(max_tokens=int(random.choice([8, 61, 125, 509])), short_seq_prob=float(random.choice([0, 0.1, 0.3, 0.5, 1])),
+                       min_sentences=int(random.choice([1, 2])), seed=int(random.randint(2**31)))
+        expected = build_mapping(documents, **options)
+        answer = ask(dict(op="spans", prefix=str(tmp_path / "d"), documents=documents, **options))[0]
+        assert answer == expected, options
+        found += len(expected)
+        short += sum(target != options["max_tokens"] for _, _, target in expected)
+    assert found > 1000 and short > 100
+
+
 def test_torch_randperm():
     cases = [(n, seed) for n in (0, 1, 2, 7, 1000, 123457) for seed in (0, 1, 1234, 2**40 + 5)]
     answers = ask(*({"op": "randperm", "size": n, "seed": seed} for n, seed in cases))

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <fstream>
@@ -23,7 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A token a byte; "!" ends a document. `vocab_size` may claim more.
+/// A token a byte; "!" ends a document; a text may be cut anywhere. `vocab_size` may claim more.
 class Bytes : public text::Tokenizer {
  public:
   explicit Bytes(int32_t vocab_size = 256, bool has_end = true)
@@ -33,6 +34,12 @@ class Bytes : public text::Tokenizer {
     std::vector<int32_t> ids;
     for (char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
+  }
+  std::optional<size_t> last_cut(std::string_view text) const override {
+    return text.size() < 2 ? std::nullopt : std::optional(text.size() / 2 + 1);
+  }
+  std::vector<int32_t> encode_rest(std::string_view text) const override {
+    return encode(text, false);
   }
   std::vector<int32_t> sample(std::string_view text, uint64_t) const override {
     return encode(text, false);
@@ -395,15 +402,10 @@ TEST(Preprocess, RefusesWhatItCannotDo) {
   EXPECT_EQ(folder.entries(), 2);
 }
 
-// A child process is killed while it works; the same call then goes on from the last finished part.
-TEST(Preprocess, GoesOnAfterAKill) {
-  TemporaryFolder folder;
-  put(folder / "in/a.jsonl", many_lines(12 << 20));
-  PreprocessOptions options{
-      .inputs = {folder / "in"}, .output = folder / "d", .workers = 2, .part_bytes = 2 << 20};
-  PreprocessOptions whole = options;
-  whole.output = folder / "whole";
-  preprocess(Bytes(), whole);
+/// Runs `options` in a child process that kills itself after 7 MB, then here, where it goes on from
+/// the last finished part; `whole` stands for a run that was never killed.
+PreprocessSummary go_on_after_a_kill(const PreprocessOptions& given) {
+  PreprocessOptions options = given;
   pid_t child = ::fork();
   if (child == 0) {
     options.progress = [](const PreprocessProgress& p) {
@@ -414,15 +416,204 @@ TEST(Preprocess, GoesOnAfterAKill) {
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFSIGNALED(status));
-  EXPECT_FALSE(fs::exists(folder / "d.idx"));
-  EXPECT_FALSE(fs::exists(folder / "d.bin"));
-  auto summary = preprocess(Bytes(), options);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(fs::exists(options.output + ".parts"));
+  auto summary = preprocess(Bytes(), given);
   EXPECT_GE(summary.resumed_bytes, 4 << 20);
-  EXPECT_EQ(base::read_file(folder / "d.idx"), base::read_file(folder / "whole.idx"));
-  EXPECT_EQ(base::read_file(folder / "d.bin"), base::read_file(folder / "whole.bin"));
-  EXPECT_FALSE(fs::exists(folder / "d.parts"));
+  EXPECT_FALSE(fs::exists(options.output + ".parts"));
+  return summary;
 }
+
+void expect_equal(const PreprocessSummary& a, const PreprocessSummary& b) {
+  ASSERT_EQ(a.outputs.size(), b.outputs.size());
+  for (size_t i = 0; i < a.outputs.size(); ++i) {
+    for (const char* ending : {".idx", ".bin"})
+      EXPECT_TRUE(base::read_file(a.outputs[i].prefix + ending) ==
+                  base::read_file(b.outputs[i].prefix + ending))
+          << a.outputs[i].prefix << ending;
+  }
+  EXPECT_EQ(a.documents, b.documents);
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.text_bytes, b.text_bytes);
+  EXPECT_EQ(a.empty, b.empty);
+  EXPECT_EQ(a.duplicates, b.duplicates);
+  EXPECT_EQ(a.skipped, b.skipped);
+  EXPECT_EQ(a.errors, b.errors);
+}
+
+// A child process is killed while it works; the same call then goes on from the last finished part.
+TEST(Preprocess, GoesOnAfterAKill) {
+  TemporaryFolder folder;
+  put(folder / "in/a.jsonl", many_lines(12 << 20));
+  PreprocessOptions options{
+      .inputs = {folder / "in"}, .output = folder / "whole", .workers = 2, .part_bytes = 2 << 20};
+  const auto whole = preprocess(Bytes(), options);
+  options.output = folder / "d";
+  expect_equal(go_on_after_a_kill(options), whole);
+}
+
+// With all that a part must remember: what was seen before, lines, errors, several datasets.
+TEST(Preprocess, GoesOnAfterAKillWithEveryOption) {
+  TemporaryFolder folder;
+  std::string lines;
+  for (uint64_t i = 0; std::ssize(lines) < 12 << 20; ++i) {
+    const uint64_t again = i % 3 == 2 ? i / 2 : i;  // duplicates, some of them of other parts
+    lines += fmt::format("{{\"title\": \"T {}. A b? C!\", \"text\": \"Document {}. {} Then? More.\"}}\n",
+                         again, again, std::string(base::uniform_below(7, again, 2000), 'x'));
+    if (i % 500 == 499) lines += "bad\n{\"title\": \"\", \"text\": \"\"}\n";
+  }
+  put(folder / "in/a.jsonl", lines);
+  for (bool packed : {false, true}) {
+    if (packed && std::system(fmt::format("gzip {}", folder / "in/a.jsonl").c_str()) != 0) return;
+    PreprocessOptions options{.inputs = {folder / "in"},
+                              .output = folder / "whole",
+                              .keys = {"text", "title"},
+                              .split_sentences = true,
+                              .dedupe = true,
+                              .append_eod = true,
+                              .split = {9, 1},
+                              .skip_errors = true,
+                              .overwrite = true,
+                              .workers = 1,
+                              .part_bytes = 2 << 20};
+    const auto whole = preprocess(Bytes(), options);
+    EXPECT_GT(whole.duplicates, 1000);
+    EXPECT_GT(whole.skipped, 10);
+    EXPECT_EQ(whole.outputs.size(), 4u);
+    options.output = folder / "d";
+    options.workers = 8;
+    expect_equal(go_on_after_a_kill(options), whole);
+  }
+}
+
+// Plain text is cut where its tokenizer allows; what comes out is the document in one.
+TEST(Preprocess, LongTextComesInParts) {
+  TemporaryFolder folder;
+  const std::string first = many_lines(5 << 20), second = many_lines((3 << 20) + 17);
+  put(folder / "in/1.txt", first);
+  put(folder / "in/2.txt", "short");
+  put(folder / "in/3.txt", second);
+  put(folder / "in/4.txt", first);  // again
+  put(folder / "in/5.txt", second + std::string("\0", 1));
+  put(folder / "in/6.txt", std::string(1, '\0') + second);
+  put(folder / "in/7.txt", "unknown");
+  put(folder / "in/8.txt", second.substr(1));
+  for (int workers : {1, 8}) {
+    for (int64_t part_bytes : {int64_t{1} << 40, int64_t{1} << 20}) {
+      PreprocessOptions options{.inputs = {folder / "in"},
+                                .output = folder / "d",
+                                .dedupe = true,
+                                .append_eod = true,
+                                .skip_errors = true,
+                                .overwrite = true,
+                                .workers = workers,
+                                .part_bytes = part_bytes};
+      const auto summary = preprocess(Bytes(), options);
+      EXPECT_THAT(documents(folder / "d"),
+                  ElementsAre(first + "!", "short!", second + "!", second.substr(1) + "!"));
+      EXPECT_EQ(summary.duplicates, 1);
+      EXPECT_EQ(summary.skipped, 3);
+      EXPECT_EQ(summary.documents, 4);
+      EXPECT_EQ(summary.tokens, std::ssize(first) + 2 * std::ssize(second) + 8);
+      EXPECT_EQ(summary.text_bytes, std::ssize(first) + 2 * std::ssize(second) + 4);
+      options.skip_errors = false;
+      EXPECT_THAT(message_of<FormatError>([&] { preprocess(Bytes(), options); }),
+                  HasSubstr("5.txt: holds zero bytes"));
+    }
+  }
+}
+
+// A text so long that its ids are written before its end is known, which is then taken back.
+TEST(Preprocess, TakesAVeryLongDocumentBack) {
+  TemporaryFolder folder;
+  const std::string text = many_lines(6 << 20);
+  put(folder / "in/1.txt", "before");
+  put(folder / "in/2.txt", text + std::string("\0", 1));
+  put(folder / "in/3.txt", text);
+  put(folder / "in/4.txt", text);
+  put(folder / "in/5.txt", "behind");
+  const auto summary = preprocess(Bytes(), {.inputs = {folder / "in"},
+                                            .output = folder / "d",
+                                            .dedupe = true,
+                                            .skip_errors = true});
+  EXPECT_THAT(documents(folder / "d"), ElementsAre("before", text, "behind"));
+  EXPECT_EQ(summary.duplicates, 1);
+  EXPECT_EQ(summary.skipped, 1);
+  EXPECT_EQ(IndexedDataset(folder / "d").sequences(), 3);
+}
+
+TEST(Preprocess, LongTextIsCutBetweenSentences) {
+  TemporaryFolder folder;
+  std::string text, lines = "{\"text\": \"";
+  for (int i = 0; std::ssize(text) < 4 << 20; ++i) {
+    const std::string paragraph = fmt::format("Sentence {}. Dr. No asks: why? lower case {}", i,
+                                              std::string(i % 900, 'y'));
+    text += paragraph + (i % 7 == 0 ? "\n" : "\n\n");
+    lines += paragraph + (i % 7 == 0 ? "\\n" : "\\n\\n");
+  }
+  put(folder / "a.txt", text);
+  put(folder / "a.jsonl", lines + "\"}\n");
+  for (const char* name : {"a.txt", "a.jsonl"})
+    preprocess(Bytes(), {.inputs = {folder / name},
+                         .output = folder / (name + std::string(".d")),
+                         .split_sentences = true,
+                         .append_eod = true});
+  EXPECT_GT(IndexedDataset(folder / "a.txt.d").sequences(), 5000);
+  for (const char* ending : {".idx", ".bin"})
+    EXPECT_TRUE(base::read_file(folder / ("a.txt.d" + std::string(ending))) ==
+                base::read_file(folder / ("a.jsonl.d" + std::string(ending))));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// A token for each 64 bytes, so that what is written is small.
+class Sparse : public Bytes {
+ public:
+  std::vector<int32_t> encode(std::string_view text, bool) const override {
+    return std::vector<int32_t>(text.size() / 64, 5);
+  }
+};
+
+/// Bytes of memory that a process needs at most for `run`.
+template <class Run>
+int64_t peak_memory(Run&& run) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    run();
+    ::_exit(0);
+  }
+  int status = 0;
+  rusage usage{};
+  ::wait4(child, &status, 0, &usage);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return usage.ru_maxrss * 1024;
+}
+
+// Of a file or a document of any size a few pieces are in memory.
+TEST(Preprocess, MemoryDoesNotGrowWithTheInput) {
+  TemporaryFolder folder;
+  constexpr int64_t kSize = 256 << 20;
+  const std::string block(1 << 20, 'x');
+  const std::string line = "{\"text\": \"" + std::string(4000, 'y') + "\"}\n";
+  for (const char* name : {"a.txt", "a.jsonl"}) {
+    std::ofstream out(folder / name, std::ios::binary);
+    const std::string& unit = name[2] == 't' ? block : line;
+    for (int64_t written = 0; written < kSize; written += std::ssize(unit)) out << unit;
+  }
+  put(folder / "small.txt", "x");
+  const auto peak = [&](const char* name) {
+    return peak_memory([&] {
+      preprocess(Sparse(), {.inputs = {folder / name},
+                            .output = folder / "d",
+                            .dedupe = true,
+                            .overwrite = true,
+                            .workers = 2});
+    });
+  };
+  const int64_t nothing = peak_memory([] {});
+  EXPECT_LT(peak("a.txt") - nothing, 64 << 20);
+  EXPECT_LT(peak("a.jsonl") - nothing, 64 << 20);
+}
+#endif
 
 // Parts of another job are of no use; a bad line found late does not cost what was done before it.
 TEST(Preprocess, PartsServeTheSameJobOnly) {

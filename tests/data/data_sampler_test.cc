@@ -9,6 +9,8 @@
 
 #include "tests/data/data_support.h"
 #include "trireme/data/draws.h"
+#include "trireme/data/legacy_random.h"
+#include "trireme/data/loader.h"
 #include "trireme/data/sampler.h"
 
 namespace trireme::data {
@@ -110,6 +112,84 @@ TEST(DistributedProxySampler, ServesOneIndexARank) {
               }),
               HasSubstr("2 indices for 3 ranks"));
   EXPECT_THROW(DistributedProxySampler({1}, {.num_replicas = 2, .rank = 2}), ConfigError);
+}
+
+/// Items 0, 1, ... in an order, as input_ids and labels of one number.
+class Items : public Dataset {
+ public:
+  Items(int64_t size, const char* order, uint64_t seed)
+      : size_(size), order_(make_order({.name = order}, size, seed)) {}
+  int64_t size() const override { return size_; }
+  std::string description() const override { return "items"; }
+  std::vector<FieldSpec> fields() const override { return causal_fields(1); }
+  Identity identity() const override { return {}; }
+  void read(int64_t index, Row row) const override {
+    *row[0].ids = *row[1].ids = order_->at(index);
+  }
+
+ private:
+  int64_t size_;
+  std::unique_ptr<const Order> order_;
+};
+
+/// What each rank gets in `steps` steps of a micro-batch each.
+std::vector<Ids> stream(std::shared_ptr<const Dataset> items, LoaderOptions options, int steps) {
+  std::vector<Ids> ranks;
+  for (options.dp_rank = 0; options.dp_rank < options.dp_size; ++options.dp_rank) {
+    Loader loader(items, options);
+    Ids& mine = ranks.emplace_back();
+    for (int step = 0; step < steps; ++step) {
+      const std::vector<Batch> batches = loader.next();
+      const Ids& items_of_step = batches[0].fields[0].values;
+      mine.insert(mine.end(), items_of_step.begin(), items_of_step.end());
+    }
+  }
+  return ranks;
+}
+
+// The vectors that LiBai's own tests of its samplers meant to check.
+TEST(LibaisSamplers, EachItemOnceAnEpochInOrder) {
+  auto items = std::make_shared<Items>(100, "sequential", 0);
+  Ids expected(200);
+  for (int64_t i = 0; i < 200; ++i) expected[i] = i % 100;
+  EXPECT_EQ(stream(items, {.micro_batch_size = 4}, 50)[0], expected);
+}
+
+TEST(LibaisSamplers, SameSeedSameOrder) {
+  const auto order = [](uint64_t seed) {
+    return stream(std::make_shared<Items>(100, "cyclic", seed), {.micro_batch_size = 4}, 50)[0];
+  };
+  EXPECT_EQ(order(3), order(3));
+  EXPECT_NE(order(3), order(4));
+  Ids first = order(3);
+  first.resize(100);
+  EXPECT_EQ(first, torch_randperm(100, 3));
+}
+
+TEST(LibaisSamplers, ConsumedSamplesGoOnInTheSameStream) {
+  for (const char* order : {"sequential", "cyclic", "random"}) {
+    for (int ranks : {1, 2}) {
+      auto items = std::make_shared<Items>(10, order, 5);
+      const LoaderOptions options{.micro_batch_size = 4, .dp_size = ranks};
+      const auto whole = stream(items, options, 25);
+      LoaderOptions later = options;
+      later.first_sample = 11 * 4 * ranks;  // after 11 iterations, in the middle of an epoch
+      const auto resumed = stream(items, later, 14);
+      for (int rank = 0; rank < ranks; ++rank)
+        EXPECT_EQ(resumed[rank], Ids(whole[rank].begin() + 44, whole[rank].end())) << order;
+    }
+  }
+}
+
+TEST(LibaisSamplers, ASingleRoundPadsWithTheFirstItem) {
+  auto items = std::make_shared<Items>(101, "sequential", 0);
+  const LoaderOptions options{
+      .micro_batch_size = 1, .dp_size = 2, .end_sample = 101, .last = LastBatch::pad};
+  const auto ranks = stream(items, options, 51);
+  EXPECT_EQ(ranks[0].size(), 51u);
+  EXPECT_EQ(ranks[1].size(), 51u);
+  EXPECT_EQ(ranks[0].back(), 100);
+  EXPECT_EQ(ranks[1].back(), 0);
 }
 
 TEST(Draws, AreEvenAndFixed) {

@@ -1,5 +1,6 @@
 // Lets tests in Python ask the tokenizer about any bytes. Texts come on standard input, each as its
-// length in 8 bytes (little endian) and its bytes; a line of JSON answers each.
+// length in 8 bytes (little endian) and its bytes; a line of JSON answers each. Every text whose ids
+// are asked for is also encoded in two parts wherever the tokenizer says that it may be.
 //
 //   text_driver encode TOKENIZER
 //   text_driver encodings TOKENIZER [pairs]          all fields; `pairs`: two texts an answer
@@ -14,6 +15,8 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
@@ -28,6 +31,23 @@ using trireme::base::Json;
 using trireme::text::Encoding;
 using trireme::text::Tokenizer;
 
+/// Cuts of a text at some of the places that the tokenizer names: the ids stay. InternalError else.
+void check_cuts(const Tokenizer& tokenizer, const std::string& text,
+                const std::vector<int32_t>& whole) {
+  constexpr size_t kPlaces = 8;
+  std::optional<size_t> last;
+  for (size_t k = 1; k <= kPlaces; ++k) {
+    const std::string_view part = std::string_view(text).substr(0, text.size() * k / kPlaces);
+    const auto at = tokenizer.last_cut(part);
+    if (!at || at == last) continue;
+    last = at;
+    auto ids = tokenizer.encode(part.substr(0, *at));
+    const auto rest = tokenizer.encode_rest(std::string_view(text).substr(*at));
+    ids.insert(ids.end(), rest.begin(), rest.end());
+    trireme::base::check(ids == whole, "cut at byte {}, other ids of: {}", *at, Json(text).dump(-1, ' ', true, Json::error_handler_t::replace));
+  }
+}
+
 Json answer(const Tokenizer& tokenizer, const std::string& text) {
   Json tokens = Json::array(), offsets = Json::array(), with_offsets = Json::array();
   for (const auto& token : tokenizer.encode_with_offsets(text)) {
@@ -36,6 +56,7 @@ Json answer(const Tokenizer& tokenizer, const std::string& text) {
     offsets.push_back({token.begin, token.end});
   }
   const auto ids = tokenizer.encode(text);
+  check_cuts(tokenizer, text, ids);
   return {{"ids", ids},
           {"tokens", tokens},
           {"offsets", offsets},
@@ -81,6 +102,7 @@ void encodings(const Tokenizer& tokenizer, bool pairs) {
     } else {
       all = fields(tokenizer.encoding(*text));
       const auto ids = tokenizer.encode(*text);
+      check_cuts(tokenizer, *text, ids);
       all["plain"] = fields(tokenizer.encoding(*text, {}, false));
       all["fast"] = ids;
       all["fast_special"] = tokenizer.encode(*text, true);
@@ -111,6 +133,7 @@ int run(int argc, char** argv) {
     auto tokenizer = Tokenizer::load(argv[2]);
     for (uint64_t key = 0; auto text = next_text(); ++key) {
       const auto ids = what == "ids" ? tokenizer->encode(*text) : tokenizer->sample(*text, key);
+      if (what == "ids") check_cuts(*tokenizer, *text, ids);
       print(what == "sample_decoded" ? Json(tokenizer->decode(ids)) : Json(ids));
     }
     return 0;

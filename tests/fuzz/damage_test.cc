@@ -1,12 +1,16 @@
-// The fuzz targets on good files and on files with a little random damage.
+// The fuzz targets on good files, on the small corpus beside this file (made by other libraries, or
+// what libFuzzer found) and on all of them with a little random damage.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <random>
 
 #include "tests/fuzz/targets.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/base/io.h"
 
 namespace trireme::fuzz {
 namespace {
@@ -40,13 +44,33 @@ std::string damaged(std::string bytes, std::mt19937& random) {
   return bytes;
 }
 
+/// The files of tests/fuzz/corpus/NAME.
+std::vector<std::string> corpus(const std::string& name) {
+  std::vector<std::string> paths, files;
+  for (const auto& entry : std::filesystem::directory_iterator(TRIREME_FUZZ_CORPUS "/" + name))
+    paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  for (const std::string& path : paths) files.push_back(base::read_file(path));
+  return files;
+}
+
 TEST_P(Damage, IsRefusedOrServedButNeverCrashes) {
   const Target& target = GetParam();
   test::TemporaryFolder folder;
   std::mt19937 random(11);
-  const auto seeds = target.seeds(folder.path().string());
+  auto seeds = target.seeds(folder.path().string());
   for (const std::string& seed : seeds)
     EXPECT_NO_THROW(target.run(seed, folder.path().string())) << target.name;
+  const auto given = corpus(target.name);
+  EXPECT_GE(given.size(), 2u);
+  for (const std::string& bytes : given) {
+    try {
+      target.run(bytes, folder.path().string());
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.exit_code(), 2) << target.name << ": " << e.what();
+    }
+  }
+  seeds.insert(seeds.end(), given.begin(), given.end());
   int refused = 0;
   for (int round = 0; round < 300; ++round) {
     const std::string bytes = damaged(seeds[random() % seeds.size()], random);

@@ -49,6 +49,10 @@ TEST(Hash, OfPiecesIsThatOfTheWhole) {
     hasher.add(text.data() + at, size);
   }
   EXPECT_EQ(hasher.hash(), hash_text(text));
+  Hasher seeded(7);
+  seeded.add(text.data(), 3000);
+  seeded.add(text.data() + 3000, 2000);
+  EXPECT_EQ(seeded.hash(), hash_text(text, 7));
 }
 
 TEST(Folders, AreMadeWithThoseAbove) {

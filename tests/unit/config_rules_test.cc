@@ -102,6 +102,27 @@ TEST(RunLength, FromEachKey) {
               HasSubstr("1 passes over 0 samples"));
 }
 
+TEST(RunLength, DropsAShortLastStepWhenTold) {
+  RunConfig config;
+  config.data.last_batch = "drop";
+  config.train.train_iter.reset();
+  for (auto [samples, expected] : {std::pair<int64_t, RunLength>{80, {10, 80}}, {81, {10, 80}}, {87, {10, 80}}, {8, {1, 8}}}) {
+    config.train.train_samples = samples;
+    EXPECT_EQ(resolve_length(config, 8, 0), expected) << samples;
+  }
+  config.train.train_samples = 7;
+  EXPECT_THAT(error_of([&] { resolve_length(config, 8, 0); }),
+              HasSubstr("data.last_batch: drop leaves no step of 7 samples, which are fewer than the 8 of one"));
+  config.train.batch_rampup = {.start = 4, .increment = 2, .samples = 30};  // 4, 4, 4, 6, 6, 8, then 10
+  for (auto [samples, expected] : {std::pair<int64_t, RunLength>{53, {8, 52}}, {52, {8, 52}}, {33, {6, 32}}, {31, {5, 24}}, {5, {1, 4}}}) {
+    config.train.train_samples = samples;
+    EXPECT_EQ(resolve_length(config, 10, 0), expected) << samples;
+  }
+  config.data.last_batch = "pad";
+  config.train.train_samples = 53;
+  EXPECT_EQ(resolve_length(config, 10, 0), (RunLength{9, 53}));
+}
+
 TEST(BatchRampup, RisesEvenlyAndThenStays) {
   const BatchRampup rampup{.start = 4, .increment = 2, .samples = 30};  // rises to 6, 8, 10 in thirds
   EXPECT_EQ(batch_size_at(rampup, 10, 0), 4);

@@ -5,13 +5,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <string_view>
 
+#include "tools/trireme/preprocess_report.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
@@ -32,49 +33,6 @@ struct PreprocessFlags {
   bool json = false;
 };
 
-/// A bar on stderr, drawn at most ten times a second; nothing where stderr is no terminal.
-class Bar {
- public:
-  ~Bar() {
-    if (drawn_) std::fputs("\r\033[K", stderr);
-  }
-  void show(const data::PreprocessProgress& p) {
-    if (first_bytes_ < 0) first_bytes_ = p.bytes, start_ = Clock::now();
-    if (!terminal_ || (drawn_ && seconds_since(last_) < 0.1)) return;
-    last_ = Clock::now();
-    drawn_ = true;
-    // Of compressed input the whole size is not known.
-    const double done = p.total_bytes > 0 ? std::min(1.0, double(p.bytes) / double(p.total_bytes)) : 1;
-    const double rate = double(p.bytes - first_bytes_) / std::max(seconds_since(start_), 1e-3);
-    const auto left = rate > 0 ? static_cast<int64_t>(std::max(0.0, double(p.total_bytes - p.bytes)) / rate) : 0;
-    const int filled = static_cast<int>(30 * done);
-    std::string line =
-        fmt::format("\r[{}{}] {:3.0f}%  {} documents  {:.1f} MB/s  {}:{:02} left\033[K",
-                    std::string(filled, '='), std::string(30 - filled, ' '), 100 * done,
-                    p.documents, rate / 1e6, left / 60, left % 60);
-    std::fputs(line.c_str(), stderr);
-  }
-
- private:
-  bool terminal_ = ::isatty(STDERR_FILENO) != 0, drawn_ = false;
-  int64_t first_bytes_ = -1;  // what an earlier run had done is not this run's speed
-  Clock::time_point start_, last_;
-};
-
-void print_json(const data::PreprocessSummary& s, double bytes_per_token, double seconds) {
-  base::Json outputs = base::Json::array();
-  for (const auto& o : s.outputs) {
-    outputs.push_back({{"prefix", o.prefix}, {"documents", o.documents}, {"tokens", o.tokens}});
-  }
-  base::Json all = {{"documents", s.documents}, {"tokens", s.tokens},
-                    {"bytes", s.text_bytes},    {"bytes_per_token", bytes_per_token},
-                    {"empty", s.empty},         {"skipped", s.skipped},
-                    {"duplicates", s.duplicates},
-                    {"errors", s.errors},       {"outputs", outputs},
-                    {"seconds", seconds}};
-  fmt::print("{}\n", all.dump(-1, ' ', false, base::Json::error_handler_t::replace));
-}
-
 void run_preprocess(PreprocessFlags& flags) {
   data::PreprocessOptions& options = flags.options;
   options.skip_errors = flags.on_error == "skip";
@@ -87,8 +45,13 @@ void run_preprocess(PreprocessFlags& flags) {
   const auto start = Clock::now();
   data::PreprocessSummary summary;
   {
-    Bar bar;
-    options.progress = [&](const data::PreprocessProgress& p) { bar.show(p); };
+    ProgressReport report(
+        ::isatty(STDERR_FILENO) != 0, [&] { return seconds_since(start); },
+        [](std::string_view text) {
+          std::fwrite(text.data(), 1, text.size(), stderr);
+          std::fflush(stderr);
+        });
+    options.progress = [&](const data::PreprocessProgress& p) { report.show(p); };
     try {
       summary = data::preprocess(*text::Tokenizer::load(flags.tokenizer), options);
     } catch (const base::IoError& e) {
@@ -98,24 +61,16 @@ void run_preprocess(PreprocessFlags& flags) {
     }
   }
   const double seconds = seconds_since(start);
-  const double bytes_per_token = double(summary.text_bytes) / double(summary.tokens);
 
   for (const std::string& error : summary.errors) fmt::print(stderr, "skipped: {}\n", error);
   if (summary.skipped > std::ssize(summary.errors)) {
     fmt::print(stderr, "skipped: {} more\n", summary.skipped - std::ssize(summary.errors));
   }
-  if (flags.json) return print_json(summary, bytes_per_token, seconds);
-  if (summary.resumed_bytes > 0) {
-    fmt::print("went on after {:.1f} MB that an earlier run had done\n",
-               double(summary.resumed_bytes) / 1e6);
-  }
-  fmt::print("{} documents, {} tokens, {:.3f} bytes per token ({:.1f} s)\n", summary.documents,
-             summary.tokens, bytes_per_token, seconds);
-  if (summary.empty > 0) fmt::print("{} empty documents left out\n", summary.empty);
-  if (summary.duplicates > 0) fmt::print("{} duplicates left out\n", summary.duplicates);
-  if (summary.skipped > 0) fmt::print("{} bad documents skipped\n", summary.skipped);
-  for (const auto& o : summary.outputs) {
-    fmt::print("{}: {} documents, {} tokens\n", o.prefix, o.documents, o.tokens);
+  if (flags.json) {
+    fmt::print("{}\n", summary_json(summary, seconds)
+                           .dump(-1, ' ', false, base::Json::error_handler_t::replace));
+  } else {
+    fmt::print("{}", summary_text(summary, seconds));
   }
 }
 

@@ -9,8 +9,8 @@ struct Hasher::State {
   XXH3_state_t xxh3;
 };
 
-Hasher::Hasher() : state_(std::make_unique<State>()) {
-  XXH3_64bits_reset(&state_->xxh3);
+Hasher::Hasher(uint64_t seed) : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset_withSeed(&state_->xxh3, seed);
 }
 Hasher::~Hasher() = default;
 

@@ -10,7 +10,7 @@ namespace trireme::base {
 /// Equals hash_bytes of all pieces together.
 class Hasher {
  public:
-  Hasher();
+  explicit Hasher(uint64_t seed = 0);
   ~Hasher();
   Hasher(const Hasher&) = delete;
   Hasher& operator=(const Hasher&) = delete;

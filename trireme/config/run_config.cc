@@ -290,21 +290,34 @@ namespace {
 /// Goes through the steps of a ramp-up until `samples` are consumed or `steps` are done; whole steps after it by
 /// arithmetic.
 RunLength length_of(const Train& train, int64_t global_batch_size, std::optional<int64_t> steps,
-                    std::optional<int64_t> samples) {
-  RunLength length;
+                    std::optional<int64_t> samples, bool drop_last = false) {
+  RunLength length, before;  // `before`: without the last step
   const auto over = [&] {
     return (steps && length.steps >= *steps) || (samples && length.samples >= *samples);
   };
   for (int64_t batch; !over() && (batch = batch_size_at(train.batch_rampup, global_batch_size,
                                                         length.samples)) < global_batch_size;
-       ++length.steps)
+       ++length.steps) {
+    before = length;
     length.samples += batch;
+  }
   if (steps) {
     length.samples += times(*steps - length.steps, global_batch_size, "train.train_iter x global_batch_size");
     length.steps = *steps;
-  } else {
+  } else if (!drop_last) {
     length.steps += ceil_div(std::max<int64_t>(*samples - length.samples, 0), global_batch_size);
     length.samples = *samples;
+  } else if (length.samples > *samples) {
+    length = before;
+  } else {
+    const int64_t whole = (*samples - length.samples) / global_batch_size;
+    length = {length.steps + whole, length.samples + whole * global_batch_size};
+  }
+  if (drop_last && length.steps == 0) {
+    throw ConfigError(fmt::format(
+        "data.last_batch: drop leaves no step of {} samples, which are fewer than the {} of one; give more "
+        "data, smaller batches or last_batch: shorter",
+        *samples, batch_size_at(train.batch_rampup, global_batch_size, 0)));
   }
   return length;
 }
@@ -332,7 +345,7 @@ RunLength resolve_length(const RunConfig& config, int64_t global_batch_size,
     throw ConfigError(
         "train: give the run's length: train_iter, train_epoch, train_samples or train_tokens");
   }
-  return length_of(train, global_batch_size, {}, samples);
+  return length_of(train, global_batch_size, {}, samples, config.data.last_batch == "drop");
 }
 
 std::optional<std::vector<int>> resolve_stage_layers(const Dist& dist, int layers, int stages) {

@@ -48,6 +48,7 @@ struct Data {
   std::string blend = "exact";
   int64_t seq_length = 1024;
   int prefetch = 2, workers = 1;
+  std::string last_batch = "shorter";
 
   template <class Self, class V>
   static void visit(Self& self, V&& v) {
@@ -59,9 +60,13 @@ struct Data {
       Field{.help = "how sources are mixed: each within one sample of its share, or in Megatron-LM's order",
             .choices = {"exact", "megatron"}});
     v("seq_length", self.seq_length, Field{"tokens of a sample", 1});
-    v("prefetch", self.prefetch, Field{"steps that the loader reads ahead", 0, 1024});
+    v("prefetch", self.prefetch, Field{"steps that the loader reads ahead", 1, 1024});
     v("workers", self.workers,
       Field{"threads of a rank that make samples, for images and tokenizing; no sample depends on it", 1, 1024});
+    v("last_batch", self.last_batch,
+      Field{.help = "a last step of training with fewer samples than the others (train_epoch, train_samples, "
+                    "train_tokens): shorter, left out, or filled up with samples that count for nothing",
+            .choices = {"shorter", "drop", "pad"}});
   }
   bool operator==(const Data&) const = default;
 };
@@ -597,7 +602,8 @@ struct RunLength {
   bool operator==(const RunLength&) const = default;
 };
 /// From whichever of train_iter, train_epoch, train_samples and train_tokens is given;
-/// `epoch_samples`: samples of one pass over the data.
+/// `epoch_samples`: samples of one pass over the data. Where `data.last_batch` is `drop`, whole steps alone;
+/// ConfigError where there is none.
 RunLength resolve_length(const RunConfig& config, int64_t global_batch_size, int64_t epoch_samples);
 
 /// Layers of each stage from custom_pipeline_stage_id; nothing when that is null. ConfigError

@@ -177,7 +177,7 @@ std::shared_ptr<const Examples> open_bert(const std::string& path, const base::J
   read_options(options, "options of bert", own);
   return std::make_shared<BertExamples>(IndexedDataset(path, access_of(own.access)), own,
                                         TextTools(run, "bert", false), run,
-                                        "bert " + options.dump());
+                                        "bert " + options.dump() + identity_of(own));
 }
 
 }  // namespace trireme::data

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <span>
 
@@ -41,23 +40,6 @@ std::string describe(const std::vector<FieldSpec>& fields) {
   return text;
 }
 
-/// Megatron-LM's choice: the largest lack at sample `n`, the first of equals, among those open.
-template <class Open>
-int most_lacking(const std::vector<double>& weights, const std::vector<int64_t>& used, int64_t n,
-                 Open&& open) {
-  const double at = std::max(static_cast<double>(n), 1.0);
-  int due = -1;
-  double most = std::numeric_limits<double>::lowest();
-  for (size_t i = 0; i < used.size(); ++i) {
-    const double lack = weights[i] * at - static_cast<double>(used[i]);
-    if (open(i) && lack > most) {
-      most = lack;
-      due = static_cast<int>(i);
-    }
-  }
-  return due;
-}
-
 }  // namespace
 
 std::vector<double> normalized_weights(const std::vector<double>& weights) {
@@ -71,8 +53,7 @@ BlendDataset::BlendDataset(std::vector<std::shared_ptr<const Dataset>> datasets,
                            std::vector<double> weights, BlendRule rule)
     : datasets_(std::move(datasets)),
       weights_(std::move(weights)),
-      rule_(rule),
-      used_(datasets_.size(), 0) {
+      rule_(rule) {
   if (datasets_.empty() || datasets_.size() != weights_.size()) {
     throw base::ConfigError(
         fmt::format("a blend of {} datasets with {} weights; expected at least one dataset and a "
@@ -94,6 +75,7 @@ BlendDataset::BlendDataset(std::vector<std::shared_ptr<const Dataset>> datasets,
   }
   given_sum_ = std::accumulate(weights_.begin(), weights_.end(), 0.0);
   weights_ = normalized_weights(weights_);
+  order_ = std::make_unique<BlendOrder>(weights_, rule_);
 }
 
 int64_t BlendDataset::size() const {
@@ -125,37 +107,9 @@ Identity BlendDataset::identity() const {
   return all;
 }
 
-/// The dataset that gives sample next_.
-int BlendDataset::due() const {
-  if (rule_ == BlendRule::megatron)
-    return most_lacking(weights_, used_, next_, [](size_t) { return true; });
-  // Sample j of a dataset of weight w has the window of places j / w < n < (j + 1) / w + 1, n
-  // counted from 1.
-  int due = -1;
-  double earliest = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < used_.size(); ++i) {
-    auto used = static_cast<double>(used_[i]);
-    bool open = used < weights_[i] * static_cast<double>(next_ + 1);
-    if (double closes = (used + 1) / weights_[i]; open && closes < earliest) {
-      earliest = closes;
-      due = static_cast<int>(i);
-    }
-  }
-  return due;
-}
-
-BlendDataset::Place BlendDataset::place(int64_t index) const {
-  std::lock_guard lock(mutex_);
-  if (index < next_) {
-    next_ = 0;
-    std::fill(used_.begin(), used_.end(), 0);
-  }
-  while (true) {
-    const int dataset = due();
-    base::check(dataset >= 0, "no dataset of the blend is due at sample {}", next_);
-    int64_t sample = used_[dataset]++;
-    if (next_++ == index) return {dataset, sample};
-  }
+std::string BlendDataset::origin(int64_t index) const {
+  const Place from = place(index);
+  return datasets_[from.dataset]->origin(from.sample);
 }
 
 void BlendDataset::read(int64_t index, Row row) const {

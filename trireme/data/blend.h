@@ -12,10 +12,10 @@
 // A blend is a dataset, so blends nest.
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "trireme/data/blend_order.h"
 #include "trireme/data/dataset.h"
 
 namespace trireme::data {
@@ -31,28 +31,22 @@ class BlendDataset : public Dataset {
   int64_t size() const override;
   std::string description() const override;
   std::vector<FieldSpec> fields() const override { return datasets_.front()->fields(); }
+  std::string origin(int64_t index) const override;
   Identity identity() const override;
-  /// Sample `index` of the blend: the next one of the dataset that is due. Quick in rising order;
-  /// going back starts over from the first. Thread-safe.
+  /// Sample `index` of the blend: the next one of the dataset that is due. Thread-safe; what going
+  /// back costs is in blend_order.h.
   void read(int64_t index, Row row) const override;
 
-  struct Place {
-    int dataset;
-    int64_t sample;
-  };
+  using Place = BlendOrder::Place;
   /// Where sample `index` comes from.
-  Place place(int64_t index) const;
+  Place place(int64_t index) const { return order_->at(index); }
 
  private:
-  int due() const;
-
   std::vector<std::shared_ptr<const Dataset>> datasets_;
   std::vector<double> weights_;
   double given_sum_ = 1;
   BlendRule rule_;
-  mutable std::mutex mutex_;  // guards the two below
-  mutable std::vector<int64_t> used_;
-  mutable int64_t next_ = 0;
+  std::unique_ptr<const BlendOrder> order_;
 };
 
 /// Samples of each dataset until all are spent, as Megatron-LM's exhaustive blend orders them:

@@ -106,11 +106,8 @@ void CausalDataset::take_part() {
   end_document_ = bounds[part + 1];
 }
 
-/// Megatron-LM counts sequences as documents.
 void CausalDataset::take_megatron_order() {
-  std::vector<int32_t> lengths(tokens_->sequences());
-  for (int64_t s = 0; s < tokens_->sequences(); ++s)
-    lengths[s] = static_cast<int32_t>(tokens_->length(s));
+  const std::vector<int32_t> lengths = megatron_lengths(*tokens_);
   std::vector<int64_t> sequences;
   for (int64_t s = tokens_->first_sequence(first_document_);
        s < tokens_->first_sequence(end_document_); ++s)
@@ -135,6 +132,11 @@ std::vector<FieldSpec> CausalDataset::fields() const {
   if (options_.reset_position_ids) fields.push_back({"position_ids", {run_.seq_length}});
   if (options_.reset_attention_mask) fields.push_back({"segment_ids", {run_.seq_length}});
   return fields;
+}
+
+std::string CausalDataset::origin(int64_t index) const {
+  return fmt::format("sample {} of epoch {} of {}.bin", index % windows_, index / windows_,
+                     tokens_->prefix());
 }
 
 Identity CausalDataset::identity() const {

@@ -74,6 +74,7 @@ class CausalDataset : public Dataset {
   int64_t size() const override { return windows_; }
   std::string description() const override;
   std::vector<FieldSpec> fields() const override;
+  std::string origin(int64_t index) const override;
   Identity identity() const override;
   /// ConfigError past the last sample of order megatron.
   void read(int64_t index, Row row) const override;

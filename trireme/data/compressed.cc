@@ -1,11 +1,14 @@
 #include "trireme/data/compressed.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <vector>
 
 #include "trireme/base/error.h"
 
@@ -14,7 +17,7 @@ namespace {
 
 class Gzip : public ByteStream {
  public:
-  explicit Gzip(const std::string& path) : path_(path), file_(gzopen(path.c_str(), "rb")) {
+  explicit Gzip(const std::string& path) : ByteStream(path), file_(gzopen(path.c_str(), "rb")) {
     if (!file_) throw base::IoError(path, errno, "opening");
     gzbuffer(file_, 256 << 10);
   }
@@ -33,19 +36,37 @@ class Gzip : public ByteStream {
   }
 
  private:
-  std::string path_;
   gzFile file_;
 };
 
-class Input : public ByteStream {
+/// Standard input, or a file as it is.
+class Plain : public ByteStream {
  public:
+  Plain() : ByteStream("standard input"), fd_(STDIN_FILENO) {}
+  explicit Plain(const std::string& path)
+      : ByteStream(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (fd_ < 0) throw base::IoError(path, errno, "opening");
+  }
+  ~Plain() override {
+    if (fd_ != STDIN_FILENO) ::close(fd_);
+  }
   size_t read(char* out, size_t size) override {
     while (true) {
-      const ssize_t n = ::read(STDIN_FILENO, out, size);
+      const ssize_t n = ::read(fd_, out, size);
       if (n >= 0) return static_cast<size_t>(n);
-      if (errno != EINTR) throw base::IoError("standard input", errno, "reading");
+      if (errno != EINTR) throw base::IoError(path_, errno, "reading");
     }
   }
+  void skip(int64_t bytes) override {
+    struct stat now {};
+    if (fd_ == STDIN_FILENO || ::fstat(fd_, &now) != 0 || !S_ISREG(now.st_mode))
+      return ByteStream::skip(bytes);
+    if (bytes > now.st_size) refuse_skip(bytes);
+    if (::lseek(fd_, bytes, SEEK_CUR) < 0) throw base::IoError(path_, errno, "going on in");
+  }
+
+ private:
+  int fd_;
 };
 
 }  // namespace
@@ -61,9 +82,23 @@ std::string without_compression(const std::string& path) {
 }
 
 std::unique_ptr<ByteStream> open_stream(const std::string& path) {
-  if (path == "-") return std::make_unique<Input>();
+  if (path == "-") return std::make_unique<Plain>();
   if (path.ends_with(".gz")) return std::make_unique<Gzip>(path);
-  return open_zstd(path);
+  return path.ends_with(".zst") ? open_zstd(path) : std::make_unique<Plain>(path);
+}
+
+void ByteStream::refuse_skip(int64_t bytes) const {
+  throw base::FormatError(path_, bytes,
+                          "the file ends before this place, where the run is to go on");
+}
+
+void ByteStream::skip(int64_t bytes) {
+  std::vector<char> scratch(256 << 10);
+  for (int64_t left = bytes; left > 0;) {
+    const size_t n = read(scratch.data(), std::min(scratch.size(), static_cast<size_t>(left)));
+    if (n == 0) refuse_skip(bytes);
+    left -= static_cast<int64_t>(n);
+  }
 }
 
 }  // namespace trireme::data

@@ -1,12 +1,14 @@
 #pragma once
-// ByteStream: bytes that come in order: a compressed file (.gz, .zst) or standard input ("-").
+// ByteStream: bytes that come in order: a file, a compressed one (.gz, .zst) or standard input ("-").
 //
 //   auto stream = open_stream("books.jsonl.zst");
 //   while (size_t n = stream->read(buffer, sizeof buffer)) ...
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace trireme::data {
 
@@ -16,9 +18,16 @@ class ByteStream {
   /// Up to `size` bytes; 0 at the end. IoError, or FormatError where the compressed bytes are
   /// damaged or end too early.
   virtual size_t read(char* out, size_t size) = 0;
+  /// Passes over so many bytes; FormatError where the file ends before.
+  virtual void skip(int64_t bytes);
+
+ protected:
+  [[noreturn]] void refuse_skip(int64_t bytes) const;
+  explicit ByteStream(std::string path) : path_(std::move(path)) {}
+  std::string path_;
 };
 
-/// Whether the path is read as a stream: it ends in .gz or .zst, or is "-".
+/// Whether the length of what comes is not known before: the path ends in .gz or .zst, or is "-".
 bool is_stream(const std::string& path);
 /// The path without the ending that says how it is compressed.
 std::string without_compression(const std::string& path);

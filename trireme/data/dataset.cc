@@ -1,6 +1,8 @@
 #include "trireme/data/dataset.h"
 
 #include <cmath>
+#include <exception>
+#include <new>
 
 #include "trireme/base/error.h"
 #include "trireme/base/philox.h"
@@ -15,6 +17,43 @@ std::vector<FieldSpec> causal_fields(int64_t seq_length) {
   return {{"input_ids", {seq_length}}, {"labels", {seq_length}}};
 }
 
+namespace {
+
+/// Throws `error` with `context` before its message where it is an E.
+template <class E>
+void rethrow_as(const base::Error& error, const std::string& context) {
+  if (dynamic_cast<const E*>(&error)) throw E(context + error.what());
+}
+
+/// Within a catch block: throws what is being handled again, of the same kind, `context` before its
+/// message; what is no Error becomes an InternalError.
+[[noreturn]] void rethrow_within(const std::string& context) {
+  try {
+    throw;
+  } catch (const base::Error& error) {
+    rethrow_as<base::ConfigError>(error, context);
+    rethrow_as<base::FormatError>(error, context);
+    rethrow_as<base::CommError>(error, context);
+    rethrow_as<base::IoError>(error, context);
+    throw base::InternalError(context + error.what());
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw base::InternalError(context + error.what());
+  }
+}
+
+/// The origin of a sample that could not be read; what is wrong may keep it from being told.
+std::string origin_of(const Dataset& dataset, int64_t index) {
+  try {
+    return dataset.origin(index);
+  } catch (const std::exception&) {
+    return dataset.description();
+  }
+}
+
+}  // namespace
+
 Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
                  std::vector<int64_t> places, int workers, const std::set<std::string>& skip) {
   const auto rows = std::ssize(indices);
@@ -28,7 +67,7 @@ Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
     const auto numbers = static_cast<size_t>(rows * spec.size());
     spec.dtype == base::DType::f32 ? field.reals.resize(numbers) : field.values.resize(numbers);
   }
-  base::parallel_for(rows, workers, [&](int64_t i) {
+  const auto read_row = [&](int64_t i) {
     std::vector<Slot> row(specs.size());
     std::vector<std::vector<float>> reals;  // thrown away, as are the ids
     std::vector<std::vector<int64_t>> ids;
@@ -46,6 +85,14 @@ Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
                                                : Slot{.ids = field.values.data() + at};
     }
     dataset.read(indices[i], row);
+  };
+  base::parallel_for(rows, workers, [&](int64_t i) {
+    try {
+      read_row(i);
+    } catch (...) {
+      rethrow_within(
+          fmt::format("sample {} ({}): ", indices[i], origin_of(dataset, indices[i])));
+    }
   });
   return batch;
 }

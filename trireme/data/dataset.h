@@ -9,6 +9,8 @@
 //   0.3}},
 //                              {.seq_length = 1024, .seed = 1, .vocab_size = 50257});
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,12 +46,17 @@ class Dataset {
   /// Writes sample `index` (of the endless sequence: epochs follow one another), a slot a field.
   /// Thread-safe.
   virtual void read(int64_t index, Row row) const = 0;
+  /// Where sample `index` comes from, for messages: its number there, and the file.
+  virtual std::string origin(int64_t index) const {
+    return fmt::format("sample {} of {}", index, description());
+  }
   /// Tells this data from others; see identity.h.
   virtual Identity identity() const = 0;
 };
 
 /// Samples `indices` as a batch whose `samples` are `places`, one each; made on `workers` threads.
-/// Fields of the names `skip` are not read.
+/// Fields of the names `skip` are not read. An error of a sample keeps its kind and names the
+/// sample and its origin.
 Batch read_batch(const Dataset& dataset, std::span<const int64_t> indices,
                  std::vector<int64_t> places, int workers = 1,
                  const std::set<std::string>& skip = {});

@@ -40,16 +40,46 @@ std::variant<Texts, std::string> texts_of(simdjson::dom::object object, const st
 EncodedPiece DocumentEncoder::operator()(const Piece& piece) const {
   EncodedPiece result;
   result.path = piece.path == "-" ? "standard input" : piece.path;
+  result.begins = piece.begins;
+  result.ends = piece.ends;
   result.input_bytes = std::ssize(piece.text);
   result.columns.resize(options_.keys.size());
   if (piece.json_lines) {
     add_lines(piece.text, result);
   } else if (piece.text.find('\0') != std::string_view::npos) {
     result.errors.push_back({0, "holds zero bytes, so it is no text"});
+  } else if (piece.partial()) {
+    add_part(piece, result);
   } else {
     add({{piece.text}}, 0, result);
   }
   return result;
+}
+
+std::optional<size_t> DocumentEncoder::last_cut(std::string_view text) const {
+  if (!options_.split_sentences) return tokenizer_.last_cut(text);
+  const size_t empty_line = text.rfind("\n\n");  // ends a sentence wherever it stands
+  return empty_line == text.npos ? std::nullopt : std::optional(empty_line + 2);
+}
+
+void DocumentEncoder::add_part(const Piece& piece, EncodedPiece& result) const {
+  EncodedPiece::Column& column = result.columns.front();
+  const auto append = [&](const std::vector<int32_t>& ids) {
+    column.ids.insert(column.ids.end(), ids.begin(), ids.end());
+    if (!ids.empty()) column.lengths.push_back(std::ssize(ids));
+  };
+  try {
+    if (options_.split_sentences) {
+      for (std::string_view sentence : text::split_sentences(piece.text))
+        append(tokenizer_.encode(sentence));
+    } else {
+      append(piece.begins ? tokenizer_.encode(piece.text) : tokenizer_.encode_rest(piece.text));
+    }
+    column.sequences.push_back(std::ssize(column.lengths));
+    result.text_bytes.push_back(std::ssize(piece.text));
+  } catch (const base::ConfigError& e) {
+    result.errors.push_back({0, e.what()});
+  }
 }
 
 /// `line`: of the piece; 0: a whole file.

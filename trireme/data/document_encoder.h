@@ -28,7 +28,9 @@ struct EncodedPiece {
     std::vector<int64_t> lengths;    // of the sequences
     std::vector<int64_t> sequences;  // of each document; 0: nothing to write
   };
+  bool partial() const { return !begins || !ends; }
   std::string path;
+  bool begins = true, ends = true;  // as of the piece
   int64_t input_bytes = 0, lines = 0;
   std::vector<Column> columns;      // one a key; each has as many documents
   std::vector<int64_t> text_bytes;  // of each document, all keys together
@@ -47,12 +49,16 @@ class DocumentEncoder {
  public:
   DocumentEncoder(const text::Tokenizer& tokenizer, DocumentEncoderOptions options)
       : tokenizer_(tokenizer), options_(std::move(options)) {}
-  /// Thread-safe.
+  /// What is made of a part of a document has neither its end nor its hash; without sentences it is
+  /// one sequence, which goes on in the next part. Thread-safe.
   EncodedPiece operator()(const Piece& piece) const;
+  /// Where this encoder allows plain text to be cut.
+  std::optional<size_t> last_cut(std::string_view text) const;
 
  private:
   using Texts = std::vector<std::string_view>;  // of one key's value: sentences, or one whole text
   void add(const std::vector<Texts>& values, int64_t line, EncodedPiece& result) const;
+  void add_part(const Piece& piece, EncodedPiece& result) const;
   void add_lines(std::string_view rest, EncodedPiece& result) const;
 
   const text::Tokenizer& tokenizer_;

@@ -10,9 +10,10 @@ namespace {
 
 class OrderedDataset : public Dataset {
  public:
-  OrderedDataset(std::shared_ptr<const Examples> examples, OrderOptions order,
+  OrderedDataset(std::shared_ptr<const Examples> examples, std::string path, OrderOptions order,
                  const SampleOptions& run)
       : examples_(std::move(examples)),
+        path_(std::move(path)),
         name_(order.name),
         order_(make_order(order, examples_->size(), run.seed)),
         key_seed_(run.seed),
@@ -20,6 +21,10 @@ class OrderedDataset : public Dataset {
   int64_t size() const override { return examples_->size(); }
   std::string description() const override { return examples_->description(); }
   std::vector<FieldSpec> fields() const override { return examples_->fields(); }
+  std::string origin(int64_t index) const override {
+    return fmt::format("example {} of {}", order_->at(index),
+                       path_.empty() ? description() : path_);
+  }
   Identity identity() const override {
     SourceIdentity source = examples_->identity();
     if (name_ != "random" && name_ != "sequential") source.samples += ", order " + name_;
@@ -32,6 +37,7 @@ class OrderedDataset : public Dataset {
 
  private:
   std::shared_ptr<const Examples> examples_;
+  std::string path_;
   std::string name_;
   std::unique_ptr<const Order> order_;
   uint64_t key_seed_;
@@ -56,7 +62,7 @@ OpenDataset in_order(OpenExamples open) {
     }
     own.erase("order");
     own.erase("weights");
-    return std::make_shared<OrderedDataset>(open(path, own, run), std::move(order), run);
+    return std::make_shared<OrderedDataset>(open(path, own, run), path, std::move(order), run);
   };
 }
 

@@ -95,6 +95,10 @@ class IndexedWriter {
   /// Appends one sequence. ConfigError when an id does not fit the dtype.
   void add_sequence(std::span<const int64_t> ids);
   void add_sequence(std::span<const int32_t> ids);
+  /// Appends ids to the sequence that the next add_sequence ends.
+  void add_part(std::span<const int32_t> ids);
+  /// Takes back all that was added since the last document ended; copies what was there before.
+  void drop_document();
   /// Ends the document that the sequences since the last call make up (none: an empty document).
   void end_document();
   /// Appends documents [begin, end) of another dataset; ids are converted where the dtypes differ.

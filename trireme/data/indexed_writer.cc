@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <limits>
+#include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,15 +21,32 @@ namespace {
 
 /// A file that disappears with its owner unless it was published under its final name.
 struct Temporary {
-  explicit Temporary(const std::string& p) : path(p), file(p) {}
+  explicit Temporary(const std::string& p) : path(p), writer(std::make_unique<base::FileWriter>(p)) {}
   ~Temporary() { ::unlink(path.c_str()); }
+  void write(const void* bytes, size_t size) { writer->write(bytes, size); }
+  void write(std::string_view text) { writer->write(text); }
+  void close() { writer->close(); }
+  int64_t size() const { return writer->bytes_written(); }
+  /// Leaves the first `size` bytes.
+  void cut(int64_t size) {
+    if (size == writer->bytes_written()) return;
+    writer->close();
+    const std::string old = path + ".old";
+    publish(old);
+    {
+      const base::MappedFile kept(old);
+      writer = std::make_unique<base::FileWriter>(path);
+      writer->write(kept.bytes().data(), static_cast<size_t>(size));
+    }
+    ::unlink(old.c_str());
+  }
   void publish(const std::string& target) {
     if (std::rename(path.c_str(), target.c_str()) != 0) {
       throw base::IoError(target, errno, "renaming the finished file");
     }
   }
   std::string path;
-  base::FileWriter file;
+  std::unique_ptr<base::FileWriter> writer;
 };
 
 std::string folder_of(const std::string& path) {
@@ -51,19 +70,33 @@ struct IndexedWriter::Impl {
   }
 
   void end_document() {
-    boundaries.file.write(&sequences, sizeof sequences);
+    boundaries.write(&sequences, sizeof sequences);
     ++documents;
+    whole = {sequences, tokens, data.size()};
   }
 
-  void end_sequence(int64_t length) {
+  void check_length(int64_t length) const {
     if (index_format == IndexFormat::megatron && length > std::numeric_limits<int32_t>::max()) {
       throw base::ConfigError(fmt::format(
           "{}: a sequence of {} tokens; the format ends at 2147483647: split the document", prefix,
           length));
     }
-    lengths.file.write(&length, sizeof length);
+  }
+
+  void end_sequence(int64_t length) {
+    length += std::exchange(open, 0);
+    check_length(length);
+    lengths.write(&length, sizeof length);
     ++sequences;
     tokens += length;
+  }
+
+  void drop_document() {
+    data.cut(whole.bytes);
+    lengths.cut(static_cast<int64_t>(sizeof(int64_t)) * whole.sequences);
+    sequences = whole.sequences;
+    tokens = whole.tokens;
+    open = 0;
   }
 
   template <class Id>
@@ -81,7 +114,7 @@ struct IndexedWriter::Impl {
         out[i] = static_cast<T>(ids[i]);
       }
     });
-    data.file.write(scratch.data(), scratch.size());
+    data.write(scratch.data(), scratch.size());
   }
 
   template <class Id>
@@ -90,7 +123,7 @@ struct IndexedWriter::Impl {
     end_sequence(static_cast<int64_t>(ids.size()));
   }
 
-  void write_index(base::FileWriter& file) const {
+  void write_index(Temporary& file) const {
     base::MappedFile stored_lengths(lengths.path), stored_boundaries(boundaries.path);
     const auto length = [&](int64_t i) { return stored<int64_t>(stored_lengths, i); };
     const auto put = [&](auto value) { file.write(&value, sizeof value); };
@@ -124,7 +157,7 @@ struct IndexedWriter::Impl {
 
   /// `count` running sums of the lengths, times `unit`, from 0.
   template <class Length>
-  static void put_offsets(base::FileWriter& file, Length&& length, int64_t unit, int64_t count) {
+  static void put_offsets(Temporary& file, Length&& length, int64_t unit, int64_t count) {
     for (int64_t i = 0, offset = 0; i < count; ++i) {
       file.write(&offset, sizeof offset);
       if (i + 1 < count) offset += length(i) * unit;
@@ -136,6 +169,10 @@ struct IndexedWriter::Impl {
   IndexFormat index_format;
   uint8_t code;
   int64_t sequences = 0, documents = 0, tokens = 0;
+  int64_t open = 0;  // tokens of the sequence that has not ended
+  struct {
+    int64_t sequences = 0, tokens = 0, bytes = 0;
+  } whole = {};  // what there was when the last document ended
   Temporary data, lengths, boundaries;
   std::vector<char> scratch;
 };
@@ -149,6 +186,14 @@ void IndexedWriter::add_sequence(std::span<const int64_t> ids) {
 }
 void IndexedWriter::add_sequence(std::span<const int32_t> ids) {
   impl_->add_sequence(ids);
+}
+void IndexedWriter::add_part(std::span<const int32_t> ids) {
+  impl_->write_ids(ids);
+  impl_->open += std::ssize(ids);
+  impl_->check_length(impl_->open);
+}
+void IndexedWriter::drop_document() {
+  impl_->drop_document();
 }
 void IndexedWriter::end_document() {
   impl_->end_document();
@@ -169,7 +214,7 @@ void IndexedWriter::append(const IndexedDataset& source, int64_t begin, int64_t 
     int64_t count = std::min(kStep, last - at);
     if (source.dtype() == impl_->dtype) {
       auto bytes = source.bytes(at, count, scratch);
-      impl_->data.file.write(bytes.data(), bytes.size());
+      impl_->data.write(bytes.data(), bytes.size());
     } else {
       ids.resize(count);
       source.read(at, count, ids.data());
@@ -187,12 +232,12 @@ void IndexedWriter::append(const IndexedDataset& source, int64_t begin, int64_t 
 
 void IndexedWriter::finish() {
   Impl& w = *impl_;
-  w.data.file.close();
-  w.lengths.file.close();
-  w.boundaries.file.close();
+  w.data.close();
+  w.lengths.close();
+  w.boundaries.close();
   Temporary index(w.prefix + ".idx.tmp");
-  w.write_index(index.file);
-  index.file.close();
+  w.write_index(index);
+  index.close();
   // An index must never stand beside data of another run, so the old one goes first.
   const std::string target = w.prefix + ".idx";
   if (::unlink(target.c_str()) != 0 && errno != ENOENT)

@@ -3,7 +3,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <span>
 
@@ -14,7 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPieceBytes = 1 << 20;
+constexpr size_t kPieceBytes = 1 << 20;
+constexpr size_t kChunk = 256 << 10;  // read at once
+constexpr size_t kContext = 16;       // bytes around a place that tell whether it is one to cut at
 
 std::vector<std::string> segments(std::string_view path) {
   std::vector<std::string> parts;
@@ -99,8 +100,12 @@ int64_t input_bytes(const std::string& path) {
   return path == "-" ? 0 : static_cast<int64_t>(fs::file_size(path));
 }
 
-PieceCutter::PieceCutter(std::vector<std::string> files, InputFormat format, InputPosition start)
-    : files_(std::move(files)), format_(format), position_(start) {}
+PieceCutter::PieceCutter(std::vector<std::string> files, InputFormat format, FindCut find_cut,
+                         InputPosition start)
+    : files_(std::move(files)),
+      format_(format),
+      find_cut_(std::move(find_cut)),
+      position_(start) {}
 
 bool PieceCutter::is_json_lines(const std::string& path) const {
   if (format_ != InputFormat::automatic) return format_ == InputFormat::jsonl;
@@ -108,71 +113,55 @@ bool PieceCutter::is_json_lines(const std::string& path) const {
   return path == "-" || ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
 }
 
+/// Reads on; false at the end of the stream. Reads come in any size, but where a file is cut must
+/// not depend on them.
+bool PieceCutter::fill() {
+  const size_t before = rest_.size();
+  size_t got = 0;
+  rest_.resize(before + kChunk);
+  for (size_t n = 1; got < kChunk && n > 0; got += n)
+    n = stream_->read(rest_.data() + before + got, kChunk - got);
+  rest_.resize(before + got);
+  return got > 0;
+}
+
+/// Where the next piece ends in rest_: behind a place with more behind it, or at the file's end.
+size_t PieceCutter::find_end(bool json_lines) {
+  size_t searched = 0;
+  do {
+    if (rest_.size() <= kPieceBytes) continue;
+    if (json_lines) {  // behind the first line that ends past a piece's size
+      const size_t end = rest_.find('\n', std::max(kPieceBytes, searched));
+      if (end != rest_.npos && end + 1 < rest_.size()) return end + 1;
+      searched = end == rest_.npos ? rest_.size() : end;
+    } else if (find_cut_) {
+      const size_t from = searched < kContext ? 0 : searched - kContext;
+      const auto place = find_cut_(std::string_view(rest_).substr(from));
+      if (place && from + *place > 0 && from + *place < rest_.size()) return from + *place;
+      searched = rest_.size();
+    }
+  } while (fill());
+  return rest_.size();
+}
+
 std::optional<Piece> PieceCutter::next() {
   if (position_.file == std::ssize(files_)) return std::nullopt;
-  const std::string path = files_[position_.file];
+  const std::string& path = files_[position_.file];
   const bool json_lines = is_json_lines(path);
-  return is_stream(path) ? next_streamed(path, json_lines) : next_mapped(path, json_lines);
-}
-
-void PieceCutter::end_file() {
-  position_ = {position_.file + 1, 0};
-  map_.reset();
-  stream_.reset();
-  rest_.clear();
-}
-
-Piece PieceCutter::next_mapped(const std::string& path, bool json_lines) {
-  if (!map_) map_ = std::make_shared<base::MappedFile>(path);
-  const std::string_view all(reinterpret_cast<const char*>(map_->bytes().data()),
-                             map_->bytes().size());
-  Piece piece{path, map_, all.substr(position_.byte), json_lines};
-  if (json_lines && std::ssize(piece.text) > kPieceBytes) {
-    if (size_t line_end = piece.text.find('\n', kPieceBytes); line_end != piece.text.npos)
-      piece.text = piece.text.substr(0, line_end + 1);
-  }
-  position_.byte += std::ssize(piece.text);
-  if (position_.byte == std::ssize(all)) end_file();
-  return piece;
-}
-
-Piece PieceCutter::next_streamed(const std::string& path, bool json_lines) {
-  constexpr size_t kChunk = 256 << 10;
-  std::vector<char> chunk(kChunk);
-  bool more = true;
-  const auto fill = [&] {
-    const size_t n = stream_->read(chunk.data(), kChunk);
-    more = n > 0;
-    rest_.append(chunk.data(), n);
-  };
   if (!stream_) {
     stream_ = open_stream(path);
-    for (int64_t skip = position_.byte; skip > 0;) {  // what an earlier run had done
-      fill();
-      const int64_t done = std::min<int64_t>(skip, std::ssize(rest_));
-      rest_.erase(0, static_cast<size_t>(done));
-      skip -= done;
-      if (!more)
-        throw base::FormatError(path, position_.byte,
-                                "the file ends before this place, where the run is to go on");
-    }
+    stream_->skip(position_.byte);  // what an earlier run had done
   }
-  // Cut behind the first line that ends past a piece's size; one byte more tells whether it was the
-  // last.
-  size_t end = std::string::npos;
-  while (more) {
-    if (json_lines && std::ssize(rest_) > kPieceBytes) {
-      end = rest_.find('\n', kPieceBytes);
-      if (end != rest_.npos && end + 1 < rest_.size()) break;
-    }
-    fill();
-  }
-  const size_t size = more ? end + 1 : rest_.size();
-  auto text = std::make_shared<const std::string>(rest_.substr(0, size));
-  Piece piece{path, text, *text, json_lines};
+  const size_t size = find_end(json_lines);
+  const bool last = size == rest_.size();
+  auto text = std::make_shared<const std::string>(rest_, 0, size);
+  Piece piece{path, text, *text, json_lines, json_lines || position_.byte == 0, json_lines || last};
   rest_.erase(0, size);
   position_.byte += static_cast<int64_t>(size);
-  if (rest_.empty() && !more) end_file();
+  if (last) {
+    position_ = {position_.file + 1, 0};
+    stream_.reset();
+  }
   return piece;
 }
 

@@ -1,6 +1,7 @@
 #include "trireme/data/legacy_random.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -20,6 +21,14 @@ uint64_t NumpyRandom::bounded(uint64_t last) {
     if (last > std::numeric_limits<uint32_t>::max()) drawn = drawn << 32 | engine_();
     if ((drawn &= mask) <= last) return drawn;
   }
+}
+
+int64_t NumpyRandom::geometric(double p) {
+  const double drawn = random();
+  if (p < 1.0 / 3) return static_cast<int64_t>(std::ceil(std::log1p(-drawn) / std::log(1 - p)));
+  int64_t trials = 1;
+  for (double sum = p, next = p; drawn > sum; ++trials) sum += next *= 1 - p;
+  return trials;
 }
 
 int64_t NumpyRandom::choice(std::span<const double> probabilities) {

@@ -27,6 +27,8 @@ class NumpyRandom {
   int64_t randint(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(bounded(static_cast<uint64_t>(high - low - 1)));
   }
+  /// `geometric(p)`: trials up to the first success, 0 < p <= 1.
+  int64_t geometric(double p);
   /// `choice(len(p), p=p)`: an index drawn by probability.
   int64_t choice(std::span<const double> probabilities);
   template <class T>

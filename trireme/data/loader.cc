@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
+#include <optional>
 #include <thread>
 
 #include "trireme/base/error.h"
@@ -10,7 +12,23 @@
 namespace trireme::data {
 namespace {
 
-LoaderOptions checked(const LoaderOptions& o) {
+/// The value of a field that counts for nothing; nothing where the field is no label.
+std::optional<int64_t> ignored_value(const std::string& field, base::DType dtype) {
+  if (dtype != base::DType::i64) return std::nullopt;
+  for (const char* name : {"labels", "next_sentence_label", "sentence_order_label"})
+    if (field == name) return kIgnoreLabel;
+  for (const char* name : {"start_positions", "end_positions"})  // a place outside of any row
+    if (field == name) return std::numeric_limits<int32_t>::max();
+  return std::nullopt;
+}
+
+bool can_pad(const Dataset& dataset) {
+  return std::ranges::any_of(dataset.fields(), [](const FieldSpec& field) {
+    return ignored_value(field.name, field.dtype).has_value();
+  });
+}
+
+LoaderOptions checked(const Dataset& dataset, const LoaderOptions& o) {
   auto require = [](bool good, const char* name, int64_t given, const char* expected) {
     if (!good)
       throw base::ConfigError(
@@ -24,6 +42,12 @@ LoaderOptions checked(const LoaderOptions& o) {
   require(o.end_sample >= -1, "end_sample", o.end_sample, "0 or more, or -1 for no end");
   require(o.last != LastBatch::pad || o.end_sample != 0, "end_sample", o.end_sample,
           "1 or more, to pad the last step with samples");
+  if (o.last == LastBatch::pad && !can_pad(dataset)) {
+    throw base::ConfigError(fmt::format(
+        "data.last_batch: pad fills a step up with samples whose labels count for nothing; {} has no "
+        "integer labels: take shorter or drop",
+        dataset.description()));
+  }
   require(o.workers >= 1, "workers", o.workers, "1 or more");
   require(o.prefetch >= 1, "prefetch", o.prefetch, "1 or more");
   return o;
@@ -31,10 +55,18 @@ LoaderOptions checked(const LoaderOptions& o) {
 
 }  // namespace
 
+LastBatch last_batch_of(const std::string& name) {
+  if (name == "shorter") return LastBatch::shorter;
+  if (name == "drop") return LastBatch::drop;
+  if (name == "pad") return LastBatch::pad;
+  throw base::ConfigError(
+      fmt::format("'{}' is no way to end; expected shorter, drop or pad", name));
+}
+
 struct Loader::Impl {
   Impl(std::shared_ptr<const Dataset> d, const LoaderOptions& o)
       : dataset(std::move(d)),
-        options(checked(o)),
+        options(checked(*dataset, o)),
         queue(static_cast<size_t>(o.prefetch)),
         thread([this] { run(); }) {}
   ~Impl() {
@@ -89,9 +121,10 @@ struct Loader::Impl {
     for (int64_t i = real; i < rows; ++i) indices[i] %= std::max(options.end_sample, int64_t{1});
     Batch batch = data::read_batch(*dataset, indices, std::move(places), options.workers, options.skip);
     for (Field& field : batch.fields) {
-      if (field.name != "labels" || real == rows) continue;
+      const auto ignored = ignored_value(field.name, field.dtype);
+      if (!ignored || !field.read || real == rows) continue;
       const auto width = std::ssize(field.values) / rows;
-      std::fill(field.values.begin() + real * width, field.values.end(), kIgnoreLabel);
+      std::fill(field.values.begin() + real * width, field.values.end(), *ignored);
     }
     return batch;
   }

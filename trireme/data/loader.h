@@ -17,6 +17,8 @@ namespace trireme::data {
 /// A last step with fewer samples than it has room for: `shorter` leaves the rows out, `drop` all
 /// of it, `pad` fills it up with the first samples, whose `labels` count for nothing.
 enum class LastBatch { shorter, drop, pad };
+/// ConfigError for another name than these.
+LastBatch last_batch_of(const std::string& name);
 
 struct LoaderOptions {
   int64_t micro_batch_size = 1, micro_batches = 1;
@@ -40,6 +42,8 @@ struct LoaderOptions {
 /// are absent: a micro-batch may be short or empty.
 class Loader {
  public:
+  /// ConfigError: an option out of range; `pad`, and samples without integer labels, of which none
+  /// could be left out of the count.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();
   /// The micro-batches of the next step. An error of the reading thread is rethrown here.

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/hash.h"
+#include "trireme/base/io.h"
 
 namespace trireme::data {
 namespace {
@@ -31,10 +34,51 @@ Masking::Masking(const MaskingOptions& options, const TextTools& tools)
     throw base::ConfigError(fmt::format("mask_share {} and random_share {} add up to more than 1",
                                         options_.mask_share, options_.random_share));
   if (options_.masked_lm_prob > 0) mask_ = tools.id("mask", options_.mask, {"[MASK]", "<mask>"});
+  if (!options_.whole_word && !options_.words.empty())
+    throw base::ConfigError("words: a list of words is of use with whole_word: true only");
   if (!options_.whole_word) return;
   if (!tools.tokenizer())
     throw base::ConfigError("whole_word needs `tokenizer`, which knows where words begin");
   continues_ = continuing_tokens(*tools.tokenizer());
+  if (!options_.words.empty()) read_words(*tools.tokenizer());
+}
+
+void Masking::read_words(const text::Tokenizer& tokenizer) {
+  std::istringstream lines(base::read_file(options_.words));
+  for (std::string word; std::getline(lines, word);) {
+    if (word.ends_with('\r')) word.pop_back();
+    const auto ids = tokenizer.encode(word);
+    if (ids.size() < 2) continue;
+    words_.insert({ids.begin(), ids.end()});
+    longest_word_ = std::max(longest_word_, ids.size());
+  }
+  if (words_.empty()) {
+    throw base::ConfigError(fmt::format(
+        "words: no line of {} is a word of two or more of the tokenizer's tokens; expected a word on "
+        "each line",
+        options_.words));
+  }
+}
+
+/// Whether token i goes on with the word before it.
+bool Masking::joins(std::span<const int64_t> ids, size_t i) const {
+  return static_cast<size_t>(ids[i]) < continues_.size() && continues_[ids[i]];
+}
+
+/// The end of the longest word of the list that begins at `begin` and ends where a word may end;
+/// `begin` where there is none.
+size_t Masking::listed(std::span<const int64_t> ids, size_t begin, size_t end) const {
+  for (size_t n = std::min(longest_word_, end - begin); n > 1; --n) {
+    const auto tokens = ids.subspan(begin, n);
+    if (begin + n < end && joins(ids, begin + n)) continue;
+    if (words_.contains({tokens.begin(), tokens.end()})) return begin + n;
+  }
+  return begin;
+}
+
+std::string identity_of(const MaskingOptions& options) {
+  if (options.words.empty()) return "";
+  return ", words " + base::hash_to_text(base::hash_text(base::read_file(options.words)));
 }
 
 void Masking::apply(std::span<int64_t> ids, const std::vector<bool>& maskable, int64_t* labels,
@@ -43,17 +87,18 @@ void Masking::apply(std::span<int64_t> ids, const std::vector<bool>& maskable, i
   // Words as ranges [starts[w], ends[w]).
   std::vector<size_t> starts, ends;
   int64_t tokens = 0;
-  for (size_t i = 0; i < ids.size(); ++i) {
+  for (size_t i = 0, run_end = 0; i < ids.size(); ++i) {
     if (!maskable[i]) continue;
     ++tokens;
-    const bool joins = options_.whole_word && !ends.empty() && ends.back() == i &&
-                       static_cast<size_t>(ids[i]) < continues_.size() && continues_[ids[i]];
-    if (joins) {
+    const bool inside = !ends.empty() && i < ends.back();  // a word of the list
+    if (inside) continue;
+    if (options_.whole_word && !ends.empty() && ends.back() == i && joins(ids, i)) {
       ++ends.back();
-    } else {
-      starts.push_back(i);
-      ends.push_back(i + 1);
+      continue;
     }
+    for (run_end = std::max(run_end, i); run_end < ids.size() && maskable[run_end];) ++run_end;
+    starts.push_back(i);
+    ends.push_back(words_.empty() ? i + 1 : std::max(i + 1, listed(ids, i, run_end)));
   }
   if (options_.masked_lm_prob == 0 || tokens == 0) return;
   auto budget = std::max<int64_t>(

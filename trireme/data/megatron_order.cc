@@ -1,6 +1,7 @@
 #include "trireme/data/megatron_order.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "trireme/base/error.h"
@@ -40,7 +41,32 @@ std::vector<MegatronOrder::Place> cut(std::span<const int32_t> lengths,
   return places;
 }
 
+/// The tables must fit in memory, and 64-bit products of their sizes in 63 bits.
+void check_table(int64_t given, const char* what) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (given <= kMost) return;
+  throw base::ConfigError(fmt::format(
+      "order megatron keeps tables of all samples and documents; {} {} are more than the {} that it "
+      "takes: use order: random, which keeps none",
+      given, what, kMost));
+}
+
 }  // namespace
+
+std::vector<int32_t> megatron_lengths(const IndexedDataset& dataset) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  std::vector<int32_t> lengths(dataset.sequences());
+  for (int64_t s = 0; s < dataset.sequences(); ++s) {
+    const int64_t length = dataset.length(s);
+    if (length > kMost) {
+      throw base::ConfigError(fmt::format(
+          "dataset {}: sequence {} has {} tokens; order megatron takes {} at most: use order: random",
+          dataset.prefix(), s, length, kMost));
+    }
+    lengths[s] = static_cast<int32_t>(length);
+  }
+  return lengths;
+}
 
 MegatronOrder megatron_order(std::span<const int32_t> lengths, std::span<const int64_t> documents,
                              const MegatronOrderOptions& options) {
@@ -49,11 +75,14 @@ MegatronOrder megatron_order(std::span<const int32_t> lengths, std::span<const i
   for (int64_t document : documents) epoch_tokens += lengths[document];
   base::check(length >= 1 && epoch_tokens > length, "{} tokens hold no sample of {}", epoch_tokens,
               length);
+  check_table(options.samples, "samples");
   int64_t epochs = 1;
   if (options.samples > 0)
     epochs = std::max<int64_t>(1, (options.samples * length + epoch_tokens) / epoch_tokens);
   const int64_t epoch_samples = (epoch_tokens - 1) / length,
                 before_last = ((epochs - 1) * epoch_tokens - 1) / length;
+  check_table(std::max((epochs * epoch_tokens - 1) / length, epoch_samples), "samples");
+  check_table(epochs * std::ssize(documents), "documents of all epochs");
   const bool separate =
       epochs > 1 && options.samples - before_last <
                         static_cast<int64_t>(0.8 * static_cast<double>(epoch_samples));

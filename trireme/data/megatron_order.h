@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+#include "trireme/data/indexed.h"
+
 namespace trireme::data {
 
 struct MegatronOrder {
@@ -33,9 +35,13 @@ struct MegatronOrderOptions {
   uint32_t seed = 0;
 };
 
+/// Tokens of each sequence, which Megatron-LM counts as documents. ConfigError where one has more
+/// than 2^31 - 1, as no file of Megatron-LM's own has.
+std::vector<int32_t> megatron_lengths(const IndexedDataset& dataset);
+
 /// `lengths`: tokens of each document of the dataset; `documents`: those that take part, in their
 /// order. The last epoch is shuffled apart when less than 80 % of it are needed. The epoch's
-/// tokens + 1 must hold a sample.
+/// tokens + 1 must hold a sample. ConfigError above 2^31 - 1 samples, or documents of all epochs.
 MegatronOrder megatron_order(std::span<const int32_t> lengths, std::span<const int64_t> documents,
                              const MegatronOrderOptions& options);
 

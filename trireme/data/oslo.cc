@@ -169,9 +169,7 @@ DatasetForCausalLM::DatasetForCausalLM(const std::string& data_name, const base:
   const auto count = static_cast<double>(data_.sequences());
   const auto begin = static_cast<int64_t>(std::nearbyint(own.start_weight * count)),
              end = static_cast<int64_t>(std::nearbyint(own.end_weight * count));
-  std::vector<int32_t> lengths;
-  for (int64_t s = 0; s < data_.sequences(); ++s)
-    lengths.push_back(static_cast<int32_t>(data_.length(s)));
+  const std::vector<int32_t> lengths = megatron_lengths(data_);
   std::vector<int64_t> documents;
   int64_t tokens = 0;
   for (int64_t d = begin; d < end; ++d) {
@@ -216,6 +214,10 @@ std::vector<int64_t> DatasetForCausalLM::tokens(int64_t index) const {
     at += end - begin;
   }
   return ids;
+}
+
+std::string DatasetForCausalLM::origin(int64_t index) const {
+  return fmt::format("sample {} of {}.bin", index, data_.prefix());
 }
 
 void DatasetForCausalLM::read(int64_t index, Row row) const {

@@ -64,6 +64,7 @@ class DatasetForCausalLM : public Dataset {
   int64_t size() const override { return order_.samples(); }
   std::string description() const override;
   std::vector<FieldSpec> fields() const override { return causal_fields(max_seq_length_ - 1); }
+  std::string origin(int64_t index) const override;
   Identity identity() const override;
   void read(int64_t index, Row row) const override;
   /// What OSLO's item is: max_seq_length ids.

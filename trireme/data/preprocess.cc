@@ -1,16 +1,19 @@
 #include "trireme/data/preprocess.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <deque>
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <unordered_set>
 
 #include "trireme/base/error.h"
 #include "trireme/base/hash.h"
+#include "trireme/base/hasher.h"
 #include "trireme/base/threads.h"
 #include "trireme/data/document_encoder.h"
 #include "trireme/data/indexed.h"
@@ -61,33 +64,29 @@ struct HashOfHash {
 /// Writes results in order, part by part.
 class PartWriter {
  public:
-  PartWriter(PreprocessParts& parts, base::DType dtype, const PreprocessOptions& options)
-      : parts_(parts), dtype_(dtype), options_(options), state_(parts.state()) {
+  PartWriter(PreprocessParts& parts, base::DType dtype, std::optional<int32_t> end,
+             const PreprocessOptions& options)
+      : parts_(parts), dtype_(dtype), end_(end), options_(options), state_(parts.state()) {
     for (const TextHash& hash : parts.hashes()) seen_.insert(hash);
   }
 
   const PreprocessState& state() const { return state_; }
 
-  /// `after`: the input's position after this result.
-  void write(const EncodedPiece& result, InputPosition after) {
-    note_errors(result);
+  /// `after`: the input's position after this result; `hash`: of a document that came in parts,
+  /// with its last one.
+  void write(EncodedPiece result, InputPosition after, const std::optional<TextHash>& hash) {
+    state_.input_bytes += result.input_bytes;
     if (writers_.empty()) {
       for (size_t k = 0; k < options_.keys.size(); ++k)
         writers_.emplace_back(parts_.prefix_of(parts_.count(), static_cast<int64_t>(k)), dtype_);
     }
-    std::vector<bool> left_out(result.text_bytes.size(), false);
-    for (size_t d = 0; d < result.hashes.size(); ++d) {
-      left_out[d] = !seen_.insert(result.hashes[d]).second;
-      state_.duplicates += left_out[d];
-      if (!left_out[d]) new_hashes_.push_back(result.hashes[d]);
+    if (result.partial()) {
+      if (!take_part(std::move(result), hash)) return;
+    } else {
+      write_documents(result);
     }
-    for (size_t k = 0; k < result.columns.size(); ++k)
-      write(result.columns[k], left_out, writers_[k]);
-    for (size_t d = 0; d < left_out.size(); ++d)
-      if (!left_out[d]) state_.text_bytes += result.text_bytes[d];
     state_.line = after.byte == 0 ? 0 : state_.line + result.lines;
     state_.position = after;
-    state_.input_bytes += result.input_bytes;
     if (state_.input_bytes - parts_.state().input_bytes >= options_.part_bytes) finish();
   }
 
@@ -100,6 +99,94 @@ class PartWriter {
   }
 
  private:
+  /// A document of plain text that comes in parts. They are held until it is whole, so that it can
+  /// still be left out; a very long one is written as it comes and taken back where it must.
+  struct LongDocument {
+    static constexpr int64_t kHeldIds = 4 << 20;
+    std::vector<EncodedPiece> held = {};
+    int64_t held_ids = 0, sequences = 0, tokens = 0, bytes = 0;
+    bool begun = false, bad = false;
+  };
+
+  void write_documents(const EncodedPiece& result) {
+    note_errors(result);
+    std::vector<bool> left_out(result.text_bytes.size(), false);
+    for (size_t d = 0; d < result.hashes.size(); ++d) {
+      left_out[d] = !seen_.insert(result.hashes[d]).second;
+      state_.duplicates += left_out[d];
+      if (!left_out[d]) new_hashes_.push_back(result.hashes[d]);
+    }
+    for (size_t k = 0; k < result.columns.size(); ++k)
+      write(result.columns[k], left_out, writers_[k]);
+    for (size_t d = 0; d < left_out.size(); ++d)
+      if (!left_out[d]) state_.text_bytes += result.text_bytes[d];
+  }
+
+  /// True once the document is over.
+  bool take_part(EncodedPiece part, const std::optional<TextHash>& hash) {
+    const bool ends = part.ends;
+    if (part.begins) long_ = {};
+    if (!long_.bad) {
+      note_errors(part);
+      long_.bad = !part.errors.empty();
+    }
+    if (!long_.bad) {
+      long_.bytes += part.input_bytes;
+      long_.held_ids += std::ssize(part.columns.front().ids);
+      long_.held.push_back(std::move(part));
+      if (!ends && long_.held_ids >= LongDocument::kHeldIds) write_held();
+    }
+    if (ends) end_long(hash);
+    return ends;
+  }
+
+  /// A part without sentences goes on in the sequence of the part before.
+  void write_held() {
+    IndexedWriter& writer = writers_.front();
+    for (const EncodedPiece& part : long_.held) {
+      const EncodedPiece::Column& column = part.columns.front();
+      const int32_t* at = column.ids.data();
+      for (int64_t length : column.lengths) {
+        if (long_.sequences == 0 || options_.split_sentences) {
+          if (long_.sequences > 0) writer.add_sequence(std::span<const int32_t>());
+          ++long_.sequences;
+        }
+        writer.add_part({at, static_cast<size_t>(length)});
+        long_.begun = true;
+        at += length;
+      }
+      long_.tokens += std::ssize(column.ids);
+    }
+    long_.held.clear();
+    long_.held_ids = 0;
+  }
+
+  void end_long(const std::optional<TextHash>& hash) {
+    IndexedWriter& writer = writers_.front();
+    const bool duplicate = !long_.bad && hash && !seen_.insert(*hash).second;
+    if (hash && !long_.bad && !duplicate) new_hashes_.push_back(*hash);
+    state_.duplicates += duplicate;
+    if (long_.bad || duplicate) {
+      if (long_.begun) writer.drop_document();
+    } else {
+      write_held();
+      if (long_.sequences == 0) {
+        ++state_.empty;
+      } else {
+        if (end_) {
+          writer.add_part({&*end_, 1});
+          ++long_.tokens;
+        }
+        writer.add_sequence(std::span<const int32_t>());
+        writer.end_document();
+        ++state_.documents;
+        state_.tokens += long_.tokens;
+        state_.text_bytes += long_.bytes;
+      }
+    }
+    long_ = {};
+  }
+
   void write(const EncodedPiece::Column& column, const std::vector<bool>& left_out,
              IndexedWriter& writer) {
     const int32_t* at = column.ids.data();
@@ -137,11 +224,33 @@ class PartWriter {
 
   PreprocessParts& parts_;
   base::DType dtype_;
+  std::optional<int32_t> end_;  // of documents
   const PreprocessOptions& options_;
   PreprocessState state_;
   std::deque<IndexedWriter> writers_;  // one a key
   std::unordered_set<TextHash, HashOfHash> seen_;
   std::vector<TextHash> new_hashes_;  // of the part
+  LongDocument long_;
+};
+
+/// The hash of a document that comes in parts: what DocumentEncoder gives a whole one.
+class PartHasher {
+ public:
+  /// With the last part the hash of all.
+  std::optional<TextHash> add(const Piece& piece) {
+    if (piece.begins) {
+      for (uint64_t half : {0, 1}) halves_[half] = std::make_unique<base::Hasher>(half + 1);
+    }
+    TextHash hash{};
+    for (uint64_t half : {0, 1}) {
+      halves_[half]->add(piece.text.data(), piece.text.size());
+      if (piece.ends) hash[half] = base::hash_combine(0, halves_[half]->hash());
+    }
+    return piece.ends ? std::optional(hash) : std::nullopt;
+  }
+
+ private:
+  std::array<std::unique_ptr<base::Hasher>, 2> halves_;
 };
 
 /// All that decides the bytes of the parts.
@@ -282,17 +391,26 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
         refuse_existing(prefix, "give --overwrite to replace the dataset, or another --out");
   }
   {
-    PartWriter writer(parts, dtype, options);
+    PartWriter writer(parts, dtype, end, options);
     DocumentEncoder encoder(tokenizer, {.keys = options.keys,
                                         .end = end,
                                         .split_sentences = options.split_sentences,
                                         .hash = options.dedupe});
     const int count = options.workers > 0 ? options.workers : base::available_cores();
     Workers workers(encoder, count);
-    PieceCutter cutter(files, options.format, parts.state().position);
-    std::deque<std::pair<std::future<EncodedPiece>, InputPosition>> pending;
+    PieceCutter cutter(
+        files, options.format,
+        [&encoder](std::string_view text) { return encoder.last_cut(text); },
+        parts.state().position);
+    PartHasher hasher;
+    struct Pending {
+      std::future<EncodedPiece> result;
+      InputPosition after;
+      std::optional<TextHash> hash;
+    };
+    std::deque<Pending> pending;
     auto write_oldest = [&] {
-      writer.write(pending.front().first.get(), pending.front().second);
+      writer.write(pending.front().result.get(), pending.front().after, pending.front().hash);
       pending.pop_front();
       const PreprocessState& s = writer.state();
       progress = {s.input_bytes, progress.total_bytes, s.documents, s.tokens};
@@ -301,7 +419,9 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
     while (auto piece = cutter.next()) {
       if (options.keys.size() > 1 && !piece->json_lines)
         throw ConfigError(fmt::format("--key: {} is plain text, which has no keys", piece->path));
-      pending.emplace_back(workers.submit(std::move(*piece)), cutter.position());
+      std::optional<TextHash> hash;
+      if (options.dedupe && piece->partial()) hash = hasher.add(*piece);
+      pending.push_back({workers.submit(std::move(*piece)), cutter.position(), hash});
       if (std::ssize(pending) >= 4 * count) write_oldest();
     }
     while (!pending.empty()) write_oldest();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -60,6 +61,16 @@ class Tabled : public Order {
   mutable std::vector<int64_t> table_;
 };
 
+void check_table(const OrderOptions& options, int64_t size) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (size > kMost) {
+    throw ConfigError(fmt::format(
+        "order {} keeps a table of all examples; {} are more than the {} that it takes: use random "
+        "or sequential",
+        options.name, size, kMost));
+  }
+}
+
 class Weighted : public Order {
  public:
   Weighted(const std::vector<double>& weights, uint64_t seed)
@@ -114,6 +125,7 @@ std::unique_ptr<const Order> make_order(const OrderOptions& options, int64_t siz
   if (options.name == "sequential") return std::make_unique<Sequential>(size);
   if (options.name == "random") return std::make_unique<Random>(size, seed);
   if (options.name == "cyclic") {
+    check_table(options, size);
     return std::make_unique<Tabled>(size, [size, seed](int64_t epoch) {
       return torch_randperm(size, seed + static_cast<uint64_t>(epoch));
     });
@@ -123,6 +135,7 @@ std::unique_ptr<const Order> make_order(const OrderOptions& options, int64_t siz
     return std::make_unique<Weighted>(options.weights, seed);
   }
   if (options.name == "weighted_once") {
+    check_table(options, size);
     check_weights(options.weights, size);
     return std::make_unique<Tabled>(size, [weights = options.weights, seed](int64_t epoch) {
       return weighted_epoch(

@@ -32,7 +32,8 @@ struct OrderOptions {
   std::vector<double> weights = {};  // of the examples, for the weighted ones
 };
 
-/// ConfigError: an unknown name, no example, weights that are missing, negative or all zero.
+/// ConfigError: an unknown name, no example, weights that are missing, negative or all zero, more
+/// than 2^31 - 1 examples where the order keeps a table of them (`cyclic`, `weighted_once`).
 std::unique_ptr<const Order> make_order(const OrderOptions& options, int64_t size, uint64_t seed);
 
 struct DistributedOptions {

@@ -1,9 +1,11 @@
 #include "trireme/data/token_file.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -11,8 +13,24 @@
 
 namespace trireme::data {
 
+namespace {
+
+/// A blend of hundreds of datasets opens more files than systems allow at first; up to the hard
+/// limit a process may allow itself more.
+int open_watched(const std::string& path) {
+  constexpr rlim_t kWanted = 65536;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < std::min(kWanted, limit.rlim_max)) {
+    limit.rlim_cur = std::min(kWanted, limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);  // opening tells where it is too low still
+  }
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+}  // namespace
+
 Watch::Watch(const std::string& path)
-    : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(path), fd_(open_watched(path)) {
   struct stat now {};
   if (fd_ < 0 || ::fstat(fd_, &now) != 0) throw base::IoError(path, errno, "opening");
   size_ = now.st_size;

@@ -279,7 +279,7 @@ std::shared_ptr<const Examples> open_mlm(const std::string& path, const base::Js
   read_options(options, "options of mlm", own);
   return std::make_shared<MlmExamples>(IndexedDataset(path, access_of(own.access)), own,
                                        TextTools(run, "mlm", false), run.seq_length,
-                                       "mlm " + options.dump());
+                                       "mlm " + options.dump() + identity_of(own));
 }
 
 std::shared_ptr<const Examples> open_t5(const std::string& path, const base::Json& options,

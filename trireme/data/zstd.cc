@@ -14,7 +14,7 @@ namespace {
 class Zstd : public ByteStream {
  public:
   explicit Zstd(const std::string& path)
-      : path_(path),
+      : ByteStream(path),
         file_(std::fopen(path.c_str(), "rb")),
         context_(ZSTD_createDCtx()),
         buffer_(ZSTD_DStreamInSize()) {
@@ -46,7 +46,6 @@ class Zstd : public ByteStream {
     void operator()(std::FILE* file) const { std::fclose(file); }
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
-  std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
   std::unique_ptr<ZSTD_DCtx, Close> context_;
   std::vector<char> buffer_;

@@ -118,6 +118,9 @@ void PipelineTokenizer::read_stages() {
 void PipelineTokenizer::add_tokens() {
   std::vector<AddedToken> raw, normalized;
   for (AddedToken token : spec_.added) {
+    if (token.rstrip || token.content.find_first_of(" \n") != std::string::npos)
+      cuts_before_space_ = false;
+    if (token.lstrip) cuts_behind_line_ = false;  // takes the line's end along
     if (!token.normalized) {
       raw.push_back(token);
       continue;
@@ -229,14 +232,14 @@ void PipelineTokenizer::encode_pieces(std::string_view text, size_t begin, size_
 }
 
 void PipelineTokenizer::encode_words(std::string_view text, size_t begin, size_t end,
-                                     WordCache& cache, std::vector<int32_t>& ids) const {
+                                     bool beginning, WordCache& cache,
+                                     std::vector<int32_t>& ids) const {
   const char *p = text.data() + begin, *stop = text.data() + end;
   auto encode = [&](std::string_view word, std::vector<int32_t>& out) {
     const size_t at = word.data() - text.data();
     encode_pieces(text, at, at + word.size(), false, out);
   };
   if (words_ == Words::between_spaces) {
-    bool beginning = true;
     while (p < stop) {
       const auto [end_of_word, next] = spaced_word(p, stop);
       const std::string_view word(p, end_of_word - p);
@@ -250,7 +253,7 @@ void PipelineTokenizer::encode_words(std::string_view text, size_t begin, size_t
     }
     return;
   }
-  if (marks_beginning_ && p < stop) {
+  if (marks_beginning_ && beginning && p < stop) {
     const char* next = plain_word_end(p, stop);
     encode_pieces(text, begin, next - text.data(), true, ids);
     p = next;
@@ -263,10 +266,10 @@ void PipelineTokenizer::encode_words(std::string_view text, size_t begin, size_t
 }
 
 // Byte-level BPE of a text without added tokens.
-void PipelineTokenizer::encode_stretch(std::string_view text, WordCache& cache,
+void PipelineTokenizer::encode_stretch(std::string_view text, bool beginning, WordCache& cache,
                                        std::vector<int32_t>& ids) const {
   std::string with_prefix;
-  if (byte_level_->add_prefix_space && text[0] != ' ') {
+  if (byte_level_->add_prefix_space && beginning && text[0] != ' ') {
     with_prefix.append(1, ' ').append(text);
     text = with_prefix;
   }
@@ -291,13 +294,47 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_s
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
   if (add_special) ids = before_;
+  append_ids(text, true, ids);
+  if (add_special) ids.insert(ids.end(), after_.begin(), after_.end());
+  return ids;
+}
+
+std::vector<int32_t> PipelineTokenizer::encode_rest(std::string_view text) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + 4);
+  append_ids(text, false, ids);
+  return ids;
+}
+
+std::optional<size_t> PipelineTokenizer::last_cut(std::string_view text) const {
+  const bool by_word = byte_level_ ? byte_level_->pattern.has_value() : words_ != Words::none;
+  if (!by_word || !cuts_before_space_ || text.size() < 3) return std::nullopt;
+  const bool behind_line = byte_level_ && cuts_behind_line_;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto printable = [](char c) { return c > ' ' && c < 0x7F; };
+  // All known patterns end a word behind a single line's end between two characters that are no
+  // whitespace, but that o200k's takes a slash along. A character at an edge may not be whole.
+  const auto single_line_end = [&](const char* p) {
+    if (p - begin < 5 || end - p < 4 || *p == '/' || *p == '\n' || *p == '\r') return false;
+    const CodePoint before = decode_utf8_before(begin, p - 1), after = decode_utf8(p, end);
+    return !is_space(before.value) && !is_space(after.value);
+  };
+  for (const char* p = end; --p > begin + 1;) {
+    if (p[-1] == ' ' && printable(p[0]) && printable(p[-2])) return p - 1 - begin;
+    if (behind_line && p[-1] == '\n' && single_line_end(p)) return p - begin;
+  }
+  return std::nullopt;
+}
+
+void PipelineTokenizer::append_ids(std::string_view text, bool beginning,
+                                   std::vector<int32_t>& ids) const {
   WordCachePool::Lease lease(caches_);
   auto encode_plain = [&](size_t begin, size_t end) {
     if (begin == end) return;
     if (byte_level_) {
-      encode_stretch(text.substr(begin, end - begin), lease.cache(), ids);
+      encode_stretch(text.substr(begin, end - begin), beginning || begin > 0, lease.cache(), ids);
     } else if (words_ != Words::none) {
-      encode_words(text, begin, end, lease.cache(), ids);
+      encode_words(text, begin, end, beginning || begin > 0, lease.cache(), ids);
     } else {
       encode_pieces(text, begin, end, true, ids);
     }
@@ -326,8 +363,6 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_s
       encode_plain(span.begin, span.end);
     }
   }
-  if (add_special) ids.insert(ids.end(), after_.begin(), after_.end());
-  return ids;
 }
 
 Encoding PipelineTokenizer::encode_text(std::string_view text, int32_t type,

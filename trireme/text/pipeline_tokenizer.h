@@ -32,6 +32,8 @@ class PipelineTokenizer final : public Tokenizer {
   const TokenizerSpec& spec() const { return spec_; }
 
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override;
+  std::optional<size_t> last_cut(std::string_view text) const override;
+  std::vector<int32_t> encode_rest(std::string_view text) const override;
   std::vector<Token> encode_with_offsets(std::string_view text, bool add_special) const override;
   std::vector<int32_t> sample(std::string_view text, uint64_t key) const override;
   Encoding encoding(std::string_view text, std::optional<std::string_view> pair,
@@ -68,9 +70,12 @@ class PipelineTokenizer final : public Tokenizer {
   void cut(std::string_view text, size_t begin, size_t end, bool beginning, Pieces& pieces) const;
   void encode_pieces(std::string_view text, size_t begin, size_t end, bool beginning,
                      std::vector<int32_t>& ids) const;
-  void encode_stretch(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const;
-  void encode_words(std::string_view text, size_t begin, size_t end, WordCache& cache,
-                    std::vector<int32_t>& ids) const;
+  void encode_stretch(std::string_view text, bool beginning, WordCache& cache,
+                      std::vector<int32_t>& ids) const;
+  void encode_words(std::string_view text, size_t begin, size_t end, bool beginning,
+                    WordCache& cache, std::vector<int32_t>& ids) const;
+  /// Appends the ids of a text, which is `beginning` or follows a cut.
+  void append_ids(std::string_view text, bool beginning, std::vector<int32_t>& ids) const;
   /// `draw`: numbers for the model's dropout; null: there is none.
   Encoding encode_text(std::string_view text, int32_t type,
                        const std::function<double()>& draw = nullptr) const;
@@ -101,6 +106,8 @@ class PipelineTokenizer final : public Tokenizer {
   enum class Words { none, before_spaces, between_spaces };
   Words words_ = Words::none;
   bool marks_beginning_ = false;
+  // Whether the added tokens allow cuts before a space, behind a line's end.
+  bool cuts_before_space_ = true, cuts_behind_line_ = true;
   mutable WordCachePool caches_;
 };
 

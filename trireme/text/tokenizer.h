@@ -40,10 +40,16 @@ class Tokenizer {
   /// those that the files put around a text. Never truncates or pads. ConfigError for a character
   /// that the vocabulary cannot express. Thread-safe.
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special = false) const = 0;
-  /// The same, where the model has a dropout (BPE's) with each merge left out with its probability;
+  /// The last place inside `text`, a part of a longer text, where that may be cut: `encode` of what
+  /// stands before and `encode_rest` of what follows give the ids of the whole. Nothing where there
+  /// is no such place, or the tokenizer must see a text whole.
+  virtual std::optional<size_t> last_cut(std::string_view text) const = 0;
+  /// `encode` without added special tokens of what follows a cut. Thread-safe.
+  virtual std::vector<int32_t> encode_rest(std::string_view text) const = 0;
+  /// Ids as `encode` gives them, where the model has a dropout (BPE's) with each merge left out with its probability;
   /// a function of the text and `key`. `encode` and `encoding` never drop anything.
   virtual std::vector<int32_t> sample(std::string_view text, uint64_t key) const = 0;
-  /// The same with offsets; added special tokens have offsets (0, 0). Thread-safe.
+  /// `encode` with offsets; added special tokens have offsets (0, 0). Thread-safe.
   virtual std::vector<Token> encode_with_offsets(std::string_view text,
                                                  bool add_special = false) const = 0;
   /// All that a model takes, for a text or a pair of texts, truncated and padded as the files say.

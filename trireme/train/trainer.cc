@@ -60,6 +60,7 @@ TrainSummary train(const Prepared& given, dist::World& world, const TrainOptions
                                    .dp_rank = mesh.coord.dp, .dp_size = mesh.mesh.size(layout::Axis::dp),
                                    .first_sample = position.consumed_samples,
                                    .end_sample = end,
+                                   .last = data::last_batch_of(config.data.last_batch),
                                    .prefetch = config.data.prefetch,
                                    .skip = run->model->foreign_inputs(),
                                    .workers = config.data.workers,
