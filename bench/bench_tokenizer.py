@@ -2,8 +2,9 @@
 prose, half of each, with GPT-2's byte-level BPE, MiniLM's WordPiece and a Unigram vocabulary, and learning a BPE vocabulary.
 Both must find the same ids. Started as a program, it is the peer: it prints seconds, and writes the ids to a file."""
 
-import importlib.util
 import filecmp
+import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -151,8 +152,13 @@ def wordpiece():
 def unigram():
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([program("tokenizer_bench"), "train_unigram", folder, *sources(TRAIN_MB)], check=True)
+        # `tokenizers` reads numbers of 17 digits an ulp wrong now and then, which decides ties ("00" "0" or "0" "00").
+        path = pathlib.Path(folder) / "tokenizer.json"
+        file = json.loads(path.read_text())
+        file["model"]["vocab"] = [[piece, round(score, 6)] for piece, score in file["model"]["vocab"]]
+        path.write_text(json.dumps(file))
         for threads in (1, 2):
-            yield from rate("encode, Unigram", "encode", os.path.join(folder, "tokenizer.json"), ENCODE_MB, threads)
+            yield from rate("encode, Unigram", "encode", str(path), ENCODE_MB, threads)
 
 
 @benchmark("tokenizer_train")
