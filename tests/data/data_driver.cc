@@ -15,6 +15,7 @@
 #include "trireme/data/indexed.h"
 #include "trireme/data/legacy_random.h"
 #include "trireme/data/megatron_order.h"
+#include "trireme/data/preprocess.h"
 #include "trireme/data/sampler.h"
 #include "trireme/data/sentence_spans.h"
 #include "trireme/data/split.h"
@@ -105,6 +106,17 @@ Json spans(const Json& q) {
   return spans;
 }
 
+/// Preprocesses files; the ids of all documents, end to end.
+Json preprocessed(const Json& q) {
+  const std::string out = q.at("out");
+  preprocess(*text::Tokenizer::load(q.at("tokenizer")),
+             {.inputs = q.at("inputs"), .output = out, .overwrite = true, .workers = q.at("workers")});
+  const IndexedDataset dataset(out);
+  Ids ids(static_cast<size_t>(dataset.tokens()));
+  dataset.read(0, dataset.tokens(), ids.data());
+  return {{"documents", dataset.documents()}, {"sequences", dataset.sequences()}, {"ids", ids}};
+}
+
 /// Reads an image file and does to it what `do` lists.
 Json image(const Json& q) {
   Image image = read_image(q.at("path"));
@@ -136,6 +148,7 @@ const std::map<std::string, std::function<Json(const Json&)>> kAnswers{
     {"megatron", megatron},
     {"blend", blend},
     {"exhaustive", exhaustive},
+    {"preprocess", preprocessed},
     {"proxy", proxy},
     {"spans", spans},
     {"split",
