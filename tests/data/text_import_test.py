@@ -111,6 +111,65 @@ def test_tiktoken(tmp_path, name):
         assert ours["decoded"] == text
 
 
+@pytest.mark.parametrize("name, special", [
+    ("p50k_base", {"<|endoftext|>": 50256}), ("r50k_base", {"<|endoftext|>": 50256}),
+    ("cl100k_base", {"<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259, "<|fim_suffix|>": 100260,
+                     "<|endofprompt|>": 100276}),
+    ("o200k_base", {"<|endoftext|>": 199999, "<|endofprompt|>": 200018})])
+def test_tiktoken_as_its_library_reads_it(tmp_path, monkeypatch, name, special):
+    """The published layouts over a small vocabulary; p50k has tokens behind the special one."""
+    import tiktoken
+    import tiktoken_ext.openai_public as public
+    from text_pipeline_test import PATTERNS
+    from tokenizers import Regex
+    tiktoken_file(tmp_path, "ranks", Regex(PATTERNS["gpt2"]))
+    lines = (tmp_path / "ranks").read_text().splitlines()
+    if name == "p50k_base":
+        known = {line.split()[0] for line in lines}
+        spaces = {50255 + n: base64.b64encode(b" " * n).decode() for n in range(2, 26)}
+        lines += [f"{token} {rank}" for rank, token in spaces.items() if token not in known]
+    (tmp_path / f"{name}.tiktoken").write_text("\n".join(lines) + "\n")
+    ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines}
+    for load in ("load_tiktoken_bpe", "data_gym_to_mergeable_bpe_ranks"):
+        monkeypatch.setattr(public, load, lambda *a, **k: ranks)
+    made = getattr(public, name)()
+    made.pop("explicit_n_vocab", None)
+    oracle = tiktoken.Encoding(**made)
+    assert {t: i for t, i in made["special_tokens"].items()} == special
+    texts = MATERIAL + random_texts(200) + PROSE[:100] + ["a<|endoftext|>b", "x" + " " * 30 + "y", *special]
+    for text, ours in zip(texts, drive("encodings", tmp_path / f"{name}.tiktoken", texts)):
+        assert ours["fast"] == oracle.encode(text, allowed_special="all"), ascii(text)
+        assert ours["decoded"] == text
+    subprocess.run([DRIVER, "save", tmp_path / f"{name}.tiktoken", tmp_path / "saved"], check=True)
+    saved = Tokenizer.from_file(str(tmp_path / "saved/tokenizer.json"))
+    for text, ids in zip(texts, drive("ids", tmp_path / f"{name}.tiktoken", texts)):
+        assert saved.encode(text, add_special_tokens=False).ids == ids, ascii(text)
+
+
+def test_llama_3(tmp_path):
+    """tokenizer.model of ranks: 256 special tokens behind the last one, as Llama 3's own program has them."""
+    from text_pipeline_test import PATTERNS
+    from tokenizers import Regex
+    oracle = tiktoken_file(tmp_path, "tokenizer.model", Regex(PATTERNS["cl100k"]))
+    with open(tmp_path / "tokenizer.model", "a") as file:  # ranks in between are nobody's
+        file.write(f"{base64.b64encode(b'the last of them').decode()} 127999\n")
+    names = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{i}|>" for i in range(4)), "<|start_header_id|>",
+             "<|end_header_id|>", "<|reserved_special_token_4|>", "<|eot_id|>", *(f"<|reserved_special_token_{i}|>" for i in range(5, 251))]
+    assert len(names) == 256
+    assert drive("ids", tmp_path, names) == [[128000 + i] for i in range(256)]
+    chat = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi there!<|eot_id|>"
+    ids = drive("ids", tmp_path, [chat])[0]
+    assert ids[:2] == [128000, 128006] and ids[-1] == 128009
+    texts = MATERIAL + random_texts(200) + PROSE[:100]
+    for text, ours in zip(texts, drive("encodings", tmp_path, texts)):
+        assert ours["fast"] == oracle.encode(text).ids, ascii(text)
+        assert ours["decoded"] == text
+    subprocess.run([DRIVER, "save", tmp_path, tmp_path / "saved"], check=True)
+    config = json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
+    assert (config["bos_token"], config["eos_token"]) == ("<|begin_of_text|>", "<|end_of_text|>")
+    assert Tokenizer.from_file(str(tmp_path / "saved/tokenizer.json")).encode(chat, add_special_tokens=False).ids == ids
+
+
 def test_tiktoken_refusals(tmp_path):
     for name, content, message in (
             ("mine.tiktoken", "YQ== 0\n", "the name says"), ("qwen.tiktoken", "YQ== 0\nYQ== 1\n", "are the same"),
@@ -163,7 +222,7 @@ def test_added_tokens_beside_gpt2_files(tmp_path):
 
 
 @pytest.mark.parametrize("files, what", [
-    ({"tokenizer_config.json": {"tokenizer_class": "Qwen2TokenizerFast"}}, "names the class Qwen2Tokenizer, which is not supported"),
+    ({"tokenizer_config.json": {"tokenizer_class": "Qwen2TokenizerFast"}}, "name the class Qwen2Tokenizer, which is not supported"),
     ({"added_tokens.json": {"<new>": 900}}, '"<new>" has id 900 in the files beside it, but the next free id is 700'),
     ({"added_tokens.json": {"a": 900}}, "but the vocabulary says"), ({"added_tokens.json": [1]}, "added_tokens.json: document: expected an object"),
     ({"tokenizer_config.json": {"added_tokens_decoder": {"x": {"content": "y"}}}}, '"x" is no token id'),

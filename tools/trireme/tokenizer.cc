@@ -2,6 +2,7 @@
 
 #include "trireme/text/tokenizer.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -19,7 +20,9 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
+#include "trireme/base/threads.h"
 #include "trireme/text/bpe_trainer.h"
+#include "trireme/text/unicode.h"
 #include "trireme/text/unigram_trainer.h"
 #include "trireme/text/wordpiece_trainer.h"
 
@@ -35,13 +38,16 @@ struct TrainFlags {
   text::BpeTrainOptions options;
   int64_t limit_alphabet = 0;  // 0: the trainer's own; so for `coverage`
   double coverage = 0;
+  int64_t max_words = 0;
+  std::string alphabet;
   bool special_given = false, cased = false, overwrite = false;
 };
 
 struct TokenizerFlags {
-  std::string tokenizer, text, file;
+  std::string tokenizer, text, pair, file;
   std::vector<std::string> ids;
-  bool special = false, skip_special = false, json = false;
+  bool special = false, skip_special = false, json = false, pairs = false;
+  int threads = 0;
 };
 
 void print(const std::string& text) {
@@ -64,6 +70,68 @@ void for_each_line(const std::string& file, const Use& use) {
   for (std::string line; std::getline(in, line);) use(line);
   if (in.bad()) throw base::IoError(file.empty() ? "standard input" : file, errno, "reading");
 }
+
+// The lines of a file or of standard input as they arrive: what is typed or piped is there at once,
+// a megabyte where there is more.
+class LineBatches {
+ public:
+  /// An empty name: standard input.
+  explicit LineBatches(const std::string& file)
+      : name_(file.empty() ? "standard input" : file),
+        file_(file.empty() ? 0 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (file_ < 0) throw base::IoError(file, errno, "opening");
+  }
+  ~LineBatches() {
+    if (file_ > 0) ::close(file_);
+  }
+  LineBatches(const LineBatches&) = delete;
+  LineBatches& operator=(const LineBatches&) = delete;
+
+  /// The next lines without their ends, valid until the next call; none at the end.
+  const std::vector<std::string_view>& next() {
+    first_ += std::ssize(lines_);
+    lines_.clear();
+    buffer_.erase(0, used_);
+    used_ = 0;
+    while (used_ == 0 && !ended_) read();
+    for (std::string_view rest = std::string_view(buffer_).substr(0, used_); !rest.empty();) {
+      const size_t end = std::min(rest.find('\n'), rest.size());
+      lines_.push_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return lines_;
+  }
+  /// The place of a line of the last batch, for messages.
+  std::string place(int64_t line) const { return fmt::format("{}:{}", name_, first_ + line + 1); }
+
+ private:
+  void read() {
+    constexpr size_t kMost = 1 << 20;
+    const size_t before = buffer_.size();
+    buffer_.resize(before + kMost);
+    ssize_t size = -1;
+    do {
+      size = ::read(file_, buffer_.data() + before, kMost);
+    } while (size < 0 && errno == EINTR);
+    if (size < 0) throw base::IoError(name_, errno, "reading");
+    buffer_.resize(before + static_cast<size_t>(size));
+    ended_ = size == 0;
+    const size_t line = std::string_view(buffer_).substr(before).rfind('\n');
+    if (ended_) {
+      used_ = buffer_.size();
+    } else if (line != std::string_view::npos) {
+      used_ = before + line + 1;
+    }
+  }
+
+  std::string name_;
+  int file_;
+  std::string buffer_;
+  size_t used_ = 0;  // bytes of the lines that are out
+  bool ended_ = false;
+  int64_t first_ = 0;
+  std::vector<std::string_view> lines_;
+};
 
 std::string kind(const Tokenizer& tokenizer) {
   return tokenizer.type() == "BPE" ? tokenizer.find("Ġ") ? "byte-level bpe" : "bpe"
@@ -90,6 +158,16 @@ class ProgressLine {
   std::chrono::steady_clock::time_point shown_;
 };
 
+std::vector<std::string> characters(const std::string& text) {
+  std::vector<std::string> all;
+  for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+    const auto length = text::decode_utf8(p, end).length;
+    all.emplace_back(p, length);
+    p += length;
+  }
+  return all;
+}
+
 // A flag that only some types of tokenizers have.
 void check_type(bool given, const char* flag, const std::string& type,
                 std::initializer_list<std::string_view> types) {
@@ -106,21 +184,33 @@ std::unique_ptr<Tokenizer> train_as(const TrainFlags& flags) {
   check_type(options.max_token_length != 0, "--max-token-length", flags.type, {"bpe", "unigram"});
   check_type(flags.limit_alphabet != 0, "--limit-alphabet", flags.type, {"wordpiece"});
   check_type(flags.coverage != 0, "--character-coverage", flags.type, {"unigram"});
+  if (flags.type == "bpe" && !flags.alphabet.empty()) {
+    throw base::ConfigError(
+        "--initial-alphabet is for --type wordpiece or unigram: the vocabulary of bpe holds all 256 bytes, of which every "
+        "character consists");
+  }
+  const std::vector<std::string> alphabet = characters(flags.alphabet);
   if (flags.type == "bpe") return text::train_bpe(flags.files, options);
   if (flags.type == "wordpiece") {
     text::WordPieceTrainOptions wordpiece{.vocab_size = options.vocab_size,
                                           .min_frequency = options.min_frequency,
                                           .lowercase = !flags.cased,
+                                          .max_words = options.max_words,
+                                          .initial_alphabet = alphabet,
                                           .threads = options.threads,
-                                          .progress = options.progress};
+                                          .progress = options.progress,
+                                          .note = options.note};
     if (flags.special_given) wordpiece.special_tokens = options.special_tokens;
     if (flags.limit_alphabet != 0) wordpiece.limit_alphabet = flags.limit_alphabet;
     return text::train_wordpiece(flags.files, wordpiece);
   }
   if (flags.type == "unigram") {
     text::UnigramTrainOptions unigram{.vocab_size = options.vocab_size,
+                                      .initial_alphabet = alphabet,
                                       .threads = options.threads,
-                                      .progress = options.progress};
+                                      .progress = options.progress,
+                                      .note = options.note};
+    if (flags.max_words != 0) unigram.max_words = flags.max_words;
     if (flags.special_given) unigram.special_tokens = options.special_tokens;
     if (options.max_token_length != 0) unigram.max_piece_length = options.max_token_length;
     if (flags.coverage != 0) unigram.character_coverage = flags.coverage;
@@ -148,9 +238,12 @@ bool is_there(const Tokenizer& tokenizer, const std::string& folder) {
 
 void train(TrainFlags& flags) {
   std::unique_ptr<Tokenizer> tokenizer;
+  std::string notes;
   {
     ProgressLine line;
     flags.options.progress = std::ref(line);
+    flags.options.note = [&](const std::string& note) { notes += "; " + note; };
+    if (flags.max_words != 0) flags.options.max_words = flags.max_words;
     tokenizer = train_as(flags);
   }
   const bool there = !flags.overwrite && is_there(*tokenizer, flags.out);
@@ -160,30 +253,68 @@ void train(TrainFlags& flags) {
                "trireme: warning: the files hold no more tokens to learn: {} tokens instead of {}\n",
                tokenizer->vocab_size(), flags.options.vocab_size);
   }
-  print(fmt::format("{}: {}, {} tokens{}\n", flags.out, kind(*tokenizer), tokenizer->vocab_size(),
-                    there ? "; it is there already" : ""));
+  print(fmt::format("{}: {}, {} tokens{}{}\n", flags.out, kind(*tokenizer), tokenizer->vocab_size(),
+                    there ? "; it is there already" : "", notes));
 }
 
-void encode(const TokenizerFlags& flags, bool text_given) {
-  auto tokenizer = Tokenizer::load(flags.tokenizer);
-  auto encode_one = [&](const std::string& text) {
-    if (!flags.json) {
-      print(fmt::format("{}\n", fmt::join(tokenizer->encode(text, flags.special), " ")));
-      return;
-    }
-    Json ids = Json::array(), tokens = Json::array(), offsets = Json::array();
-    for (const text::Token& token : tokenizer->encode_with_offsets(text, flags.special)) {
-      ids.push_back(token.id);
-      tokens.push_back(tokenizer->token(token.id));
-      offsets.push_back({token.begin, token.end});
-    }
-    print(dump({{"ids", ids}, {"tokens", tokens}, {"offsets", offsets}}));
-  };
-  if (text_given) {
-    encode_one(flags.text);
-  } else {
-    for_each_line(flags.file, encode_one);
+// What is printed for a text.
+std::string encoded(const Tokenizer& tokenizer, const TokenizerFlags& flags, std::string_view text) {
+  if (!flags.json) return fmt::format("{}\n", fmt::join(tokenizer.encode(text, flags.special), " "));
+  Json ids = Json::array(), tokens = Json::array(), offsets = Json::array();
+  for (const text::Token& token : tokenizer.encode_with_offsets(text, flags.special)) {
+    ids.push_back(token.id);
+    tokens.push_back(tokenizer.token(token.id));
+    offsets.push_back({token.begin, token.end});
   }
+  return dump({{"ids", ids}, {"tokens", tokens}, {"offsets", offsets}});
+}
+
+std::string encoded_pair(const Tokenizer& tokenizer, const TokenizerFlags& flags, std::string_view text,
+                         std::string_view pair) {
+  const text::Encoding both = tokenizer.encoding(text, pair, flags.special);
+  if (!flags.json) return fmt::format("{}\n", fmt::join(both.ids, " "));
+  Json offsets = Json::array();
+  for (const auto& at : both.offsets) offsets.push_back({at.begin, at.end});
+  return dump({{"ids", both.ids}, {"type_ids", both.type_ids}, {"tokens", both.tokens}, {"offsets", offsets}});
+}
+
+void encode_lines(const Tokenizer& tokenizer, const TokenizerFlags& flags) {
+  constexpr int64_t kTogether = 32;  // lines that a thread takes at a time
+  const int threads = flags.threads > 0 ? flags.threads : base::available_cores();
+  LineBatches batches(flags.file);
+  std::vector<std::string> answers;
+  for (const auto* lines = &batches.next(); !lines->empty(); lines = &batches.next()) {
+    const int64_t count = std::ssize(*lines);
+    answers.assign(static_cast<size_t>((count + kTogether - 1) / kTogether), "");
+    base::parallel_for(std::ssize(answers), threads, [&](int64_t part) {
+      for (int64_t i = part * kTogether; i < std::min(count, (part + 1) * kTogether); ++i) {
+        const std::string_view line = (*lines)[static_cast<size_t>(i)];
+        if (!flags.pairs) {
+          answers[static_cast<size_t>(part)] += encoded(tokenizer, flags, line);
+          continue;
+        }
+        const size_t tab = line.find('\t');
+        if (tab == std::string_view::npos || line.find('\t', tab + 1) != std::string_view::npos) {
+          throw base::ConfigError(
+              fmt::format("{}: expected two texts with one tab between them", batches.place(i)));
+        }
+        answers[static_cast<size_t>(part)] +=
+            encoded_pair(tokenizer, flags, line.substr(0, tab), line.substr(tab + 1));
+      }
+    });
+    for (const std::string& answer : answers) print(answer);
+    std::fflush(stdout);
+  }
+}
+
+void encode(const TokenizerFlags& flags, bool text_given, bool pair_given) {
+  if (pair_given && !text_given) {
+    throw base::ConfigError("--pair is the second text to --text; lines with two texts each need --pairs");
+  }
+  const auto tokenizer = Tokenizer::load(flags.tokenizer);
+  if (!text_given) return encode_lines(*tokenizer, flags);
+  print(pair_given ? encoded_pair(*tokenizer, flags, flags.text, flags.pair)
+                   : encoded(*tokenizer, flags, flags.text));
 }
 
 // Ids between anything that is no digit: "1 2 3", "1,2,3" and "[1, 2, 3]".
@@ -278,6 +409,10 @@ void add_tokenizer(CLI::App& program) {
                            "wordpiece: keep so many of the most frequent characters (1000)");
   train_command.add_option("--character-coverage", training->coverage,
                            "unigram: share of the text's characters to keep (0.9995)");
+  train_command.add_option("--initial-alphabet", training->alphabet,
+                           "wordpiece, unigram: characters to keep though the text may lack them");
+  train_command.add_option("--max-words", training->max_words,
+                           "count at most so many different words at once and forget the rarest (8000000; unigram 4000000)");
   train_command.add_flag("--add-prefix-space", training->options.add_prefix_space,
                          "treat the first word of a text like the others");
   train_command.add_option("--threads", training->options.threads, "default: all cores");
@@ -294,7 +429,12 @@ void add_tokenizer(CLI::App& program) {
       .add_option("--file", flags->file, "a file, each line an input (default: standard input)")
       ->excludes(text);
   encode_command.add_flag("--special", flags->special, "add the special tokens around each text");
-  encode_command.callback([flags, text] { encode(*flags, text->count() > 0); });
+  CLI::Option* pair = encode_command.add_option(
+      "--pair", flags->pair, "a second text; pairs are cut and padded as the tokenizer's files say");
+  encode_command.add_flag("--pairs", flags->pairs, "each line is two texts with a tab between them")->excludes(text);
+  encode_command.add_option("--threads", flags->threads, "default: all cores");
+  encode_command.callback(
+      [flags, text, pair] { encode(*flags, text->count() > 0, pair->count() > 0); });
 
   CLI::App& decode_command = *tokenizer.add_subcommand("decode", "token ids to text");
   add_tokenizer_flag(decode_command, *flags);

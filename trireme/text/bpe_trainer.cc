@@ -5,6 +5,7 @@
 #include "trireme/text/byte_alphabet.h"
 #include "trireme/text/merge_learner.h"
 #include "trireme/text/pipeline_tokenizer.h"
+#include "trireme/text/roles.h"
 #include "trireme/text/unicode.h"
 #include "trireme/text/word_counts.h"
 
@@ -25,6 +26,7 @@ std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
     throw base::ConfigError(fmt::format("max_token_length {}: expected 0 (no limit) or more bytes",
                                         options.max_token_length));
   }
+  check_max_words(options.max_words);
   LearnedTokens vocabulary;
   TokenizerSpec spec;
   for (const std::string& token : options.special_tokens) {
@@ -53,23 +55,31 @@ std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
         options.vocab_size, spec.added.size(), vocabulary.texts.size()));
   }
   const int threads = options.threads > 0 ? options.threads : base::available_cores();
-  const WordCounts counts =
-      count_words(
-          files,
-          [&](std::string_view lines, WordCounts& words_of_lines) {
-            words_of_lines.add_lines(lines, options.add_prefix_space);
-          },
-          threads,
-          [&](int64_t done, int64_t total) {
-            if (options.progress) options.progress("reading", done, total);
-          });
   std::vector<CountedWord> words;
-  for (const WordCounts::Word& word : counts.sorted()) {
-    std::vector<int32_t> symbols;
-    symbols.reserve(word.bytes.size());
-    for (char byte : word.bytes) symbols.push_back(byte_ids[static_cast<uint8_t>(byte)]);
-    words.push_back({std::move(symbols), word.count});
+  WordCounts::Forgotten forgotten;
+  {
+    const WordLimit limit{.words = options.max_words, .shrink = [&](WordCounts& counted) {
+                            forgotten += counted.keep_most_frequent(options.max_words / 2);
+                          }};
+    const WordCounts counts = count_words(
+        files,
+        [&](std::string_view lines, WordCounts& words_of_lines) {
+          words_of_lines.add_lines(lines, options.add_prefix_space);
+        },
+        threads,
+        [&](int64_t done, int64_t total) {
+          if (options.progress) options.progress("reading", done, total);
+        },
+        limit);
+    words.reserve(static_cast<size_t>(counts.size()));
+    for (const WordCounts::Word& word : counts.sorted()) {
+      std::vector<int32_t> symbols;
+      symbols.reserve(word.bytes.size());
+      for (char byte : word.bytes) symbols.push_back(byte_ids[static_cast<uint8_t>(byte)]);
+      words.push_back({std::move(symbols), word.count});
+    }
   }
+  if (forgotten.words > 0 && options.note) options.note(told(forgotten, options.max_words));
   BpeSpec model;
   model.merges = learn_merges(std::move(words), vocabulary,
                               {.vocab_size = options.vocab_size,
@@ -82,6 +92,7 @@ std::unique_ptr<Tokenizer> train_bpe(const std::vector<std::string>& files,
   spec.pre_tokenizer = byte_level_stage(options.add_prefix_space, true);
   spec.post_processor = byte_level_stage(true, false);
   spec.decoder = byte_level_stage(true, true);
+  name_roles(spec);
   return std::make_unique<PipelineTokenizer>(std::move(spec));
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/text/tokenizer.h"
+#include "trireme/text/word_counts.h"
 
 namespace trireme::text {
 
@@ -22,9 +23,13 @@ struct BpeTrainOptions {
   int64_t max_token_length = 0;  // bytes; what merges of merges make stays shorter. 0: no limit
   std::vector<std::string> special_tokens = {"<|endoftext|>"};  // get the first ids; the first ends documents
   bool add_prefix_space = false;
+  /// So many different words at most are kept count of at once; with more, the rarest are left out.
+  int64_t max_words = kMaxWords;
   int threads = 0;  // 0: all cores
   /// Called now and then with what is being done and how far it is.
   std::function<void(const char* doing, int64_t done, int64_t total)> progress = {};
+  /// Called with a sentence for whoever trains, such as that words were left out.
+  std::function<void(const std::string&)> note = {};
 };
 
 /// Trains on text files. The vocabulary is smaller than asked for when the text has no more pairs

@@ -6,6 +6,7 @@
 
 #include "trireme/base/io.h"
 #include "trireme/text/json_node.h"
+#include "trireme/text/roles.h"
 
 namespace trireme::text {
 namespace {
@@ -13,10 +14,16 @@ namespace {
 namespace fs = std::filesystem;
 using base::FormatError;
 
-constexpr const char* kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                  "pad_token", "cls_token", "mask_token"};
-constexpr const char* kFlags[] = {"add_prefix_space", "trim_offsets", "do_lower_case",
-                                  "tokenize_chinese_chars", "strip_accents"};
+using base::Json;
+
+constexpr const char* kFlags[] = {
+    "add_prefix_space", "trim_offsets", "do_lower_case", "tokenize_chinese_chars", "strip_accents",
+    "add_bos_token",    "add_eos_token", "keep_accents", "legacy"};
+// What tokenizer.json says itself, or what is of one folder or program only.
+constexpr std::string_view kDropped[] = {
+    "tokenizer_class", "added_tokens_decoder", "add_bos_token", "add_eos_token", "auto_map", "backend",
+    "device_map", "files_loaded", "is_local", "local_files_only", "merges_file", "name_or_path",
+    "slow_tokenizer_class", "special_tokens_map_file", "tokenizer_file", "vocab_file"};
 
 // Calls `use` with the document, where there is such a file.
 template <class Use>
@@ -54,18 +61,37 @@ int32_t read_id(const Node& node, std::string_view text) {
 
 }  // namespace
 
-Companions::Companions(const std::string& vocabulary_file) : file_(vocabulary_file) {
+Companions::Companions(const std::string& vocabulary_file, std::string_view otherwise)
+    : file_(vocabulary_file) {
   const fs::path folder = fs::path(vocabulary_file).parent_path();
-  auto read_roles = [&](const Node& document) {
-    for (const char* name : kRoles) {
-      if (auto node = document.find(name)) roles_.emplace(name, read_token(*node, true));
+  // Where both files say something, the first one that is read counts.
+  auto read_settings = [&](const fs::path& path, const Node& document) {
+    for (auto [key, value] : document.object()) {
+      const std::string name(key);
+      const auto node = document.find(key);
+      const bool role = std::ranges::find(kRoles, name) != std::end(kRoles);
+      if (role && node) roles_.emplace(name, Role{read_token(*node, true), path.string()});
+      if (settings_.contains(name) || std::ranges::find(kDropped, key) != std::end(kDropped)) continue;
+      if (!node) {
+        settings_[name] = nullptr;
+      } else if (role) {
+        settings_[name] = roles_.at(name).token.content;
+      } else if ((name == "additional_special_tokens" || name == "extra_special_tokens") &&
+                 !node->is_object()) {  // an object: names of a model's own
+        settings_[name] = Json::array();
+        for (const Node& item : node->items()) {
+          special_.push_back(read_token(item, true).content);
+          settings_[name].push_back(special_.back());
+        }
+      } else {
+        settings_[name] = Json::parse(node->dump());
+      }
     }
-    for (const char* name : {"additional_special_tokens", "extra_special_tokens"}) {
-      auto list = document.find(name);
-      if (!list || list->is_object())
-        continue;  // names of a model's own, tokens of added_tokens_decoder
-      for (const Node& node : list->items()) special_.push_back(read_token(node, true).content);
-    }
+  };
+  auto read_map = [&] {
+    with_document(folder / "special_tokens_map.json", [&](const Node& document) {
+      read_settings(folder / "special_tokens_map.json", document);
+    });
   };
   with_document(folder / "tokenizer_config.json", [&](const Node& document) {
     if (auto node = document.find("tokenizer_class")) class_ = node->text();
@@ -73,7 +99,10 @@ Companions::Companions(const std::string& vocabulary_file) : file_(vocabulary_fi
     for (const char* name : kFlags) {
       if (auto node = document.find(name)) flags_[name] = node->boolean();
     }
-    read_roles(document);
+    if (auto node = document.find("extra_ids")) numbers_["extra_ids"] = node->integer(0, 1 << 20);
+    // The map is older; files that list the added tokens say all themselves.
+    if (!document.find("added_tokens_decoder")) read_map();
+    read_settings(folder / "tokenizer_config.json", document);
     if (auto decoder = document.find("added_tokens_decoder")) {
       for (auto [id, value] : decoder->object()) {
         const Node node = decoder->at(id);
@@ -82,7 +111,25 @@ Companions::Companions(const std::string& vocabulary_file) : file_(vocabulary_fi
       }
     }
   });
-  with_document(folder / "special_tokens_map.json", read_roles);
+  read_map();
+  if (const fs::path path = folder / "chat_template.jinja"; fs::exists(path)) {
+    settings_["chat_template"] = base::read_file(path.string());
+  }
+  if (const fs::path more = folder / "additional_chat_templates"; fs::is_directory(more)) {
+    std::map<std::string, std::string> templates;
+    if (settings_.contains("chat_template") && settings_["chat_template"].is_string()) {
+      templates["default"] = settings_["chat_template"].get<std::string>();
+    }
+    for (const auto& entry : fs::directory_iterator(more)) {
+      if (entry.path().extension() != ".jinja") continue;
+      templates[entry.path().stem().string()] = base::read_file(entry.path().string());
+    }
+    Json& list = settings_["chat_template"] = Json::array();
+    for (const auto& [name, text] : templates) {
+      list.push_back({{"name", name}, {"template", text}});
+    }
+  }
+  if (class_.empty()) class_ = otherwise;
   if (added_.empty()) {
     with_document(folder / "added_tokens.json", [&](const Node& document) {
       for (auto [content, value] : document.object()) {
@@ -101,19 +148,29 @@ Companions::Companions(const std::string& vocabulary_file) : file_(vocabulary_fi
 void Companions::check_class(std::initializer_list<std::string_view> known) const {
   if (class_.empty() || std::find(known.begin(), known.end(), class_) != known.end()) return;
   throw FormatError(fmt::format(
-      "{}: its tokenizer_config.json names the class {}, which is not supported from this file "
+      "{}: the files beside it name the class {}, which is not supported from this file "
       "(supported: {}); save it with save_pretrained of transformers and load tokenizer.json",
       file_, class_, fmt::join(known, ", ")));
 }
 
 std::string Companions::role(const std::string& name, const std::string& otherwise) const {
   const auto found = roles_.find(name);
-  return found == roles_.end() ? otherwise : found->second.content;
+  return found == roles_.end() ? otherwise : found->second.token.content;
 }
 
 bool Companions::flag(const std::string& name, bool otherwise) const {
   const auto found = flags_.find(name);
   return found == flags_.end() ? otherwise : found->second;
+}
+
+std::optional<bool> Companions::flag(const std::string& name) const {
+  const auto found = flags_.find(name);
+  return found == flags_.end() ? std::nullopt : std::optional(found->second);
+}
+
+int64_t Companions::number(const std::string& name, int64_t otherwise) const {
+  const auto found = numbers_.find(name);
+  return found == numbers_.end() ? otherwise : found->second;
 }
 
 void Companions::add_tokens(std::span<const std::string> vocabulary,
@@ -139,7 +196,7 @@ void Companions::add_tokens(std::span<const std::string> vocabulary,
   auto is_special = [&](const std::string& content) {
     return std::find(special_.begin(), special_.end(), content) != special_.end() ||
            std::any_of(roles_.begin(), roles_.end(),
-                       [&](const auto& role) { return role.second.content == content; });
+                       [&](const auto& role) { return role.second.token.content == content; });
   };
   for (AddedToken token : added_) {
     if (is_special(token.content)) {
@@ -149,11 +206,56 @@ void Companions::add_tokens(std::span<const std::string> vocabulary,
     add(std::move(token));
   }
   for (const char* name : kRoles) {
-    if (const auto found = roles_.find(name); found != roles_.end()) add(found->second);
+    if (const auto found = roles_.find(name); found != roles_.end()) add(found->second.token);
   }
   for (const std::string& content : special_) {
     add({.id = -1, .content = content, .special = true});
   }
+}
+
+void Companions::refuse(const std::string& name, const std::string& what) const {
+  const auto found = roles_.find(name);
+  throw FormatError(fmt::format("{}: {}: {}", found == roles_.end() ? file_ : found->second.file,
+                                name, what));
+}
+
+void Companions::describe(TokenizerSpec& spec) const {
+  if (const ClassDefaults* presumed = defaults_of(class_)) {
+    for (const auto& [name, token] : presumed->roles) {
+      if (id_of(spec, token)) spec.settings[name] = token;
+    }
+    if (presumed->pads_left) spec.settings["padding_side"] = "left";
+    spec.settings["model_input_names"] = presumed->inputs();
+  }
+  for (const auto& [name, value] : settings_.items()) {
+    if (value.is_null()) {
+      spec.settings.erase(name);
+    } else {
+      spec.settings[name] = value;
+    }
+  }
+  if (spec.settings.contains("eos_token")) {
+    const auto text = spec.settings["eos_token"].get<std::string>();
+    spec.end_of_document = id_of(spec, text);
+    if (!spec.end_of_document) {
+      refuse("eos_token", fmt::format("\"{}\" is not a token of {}", text, file_));
+    }
+  } else if (!spec.end_of_document) {
+    spec.end_of_document = id_of(spec, "<|endoftext|>");
+  }
+}
+
+void Companions::put_ends(TokenizerSpec& spec) const {
+  if (!flags_.contains("add_bos_token") && !flags_.contains("add_eos_token")) return;
+  auto token = [&](const char* flag_name, const char* name) -> std::string {
+    if (!flag(flag_name, false) || !spec.settings.contains(name)) return "";
+    auto text = spec.settings[name].get<std::string>();
+    if (!id_of(spec, text)) refuse(name, fmt::format("\"{}\" is not a token of {}", text, file_));
+    return text;
+  };
+  const std::string before = token("add_bos_token", "bos_token"),
+                    after = token("add_eos_token", "eos_token");
+  if (!before.empty() || !after.empty()) put_around(spec, before, after);
 }
 
 }  // namespace trireme::text

@@ -32,25 +32,33 @@ void cut_lines(std::string_view text, WordCounts& counts) {
 }  // namespace
 
 WordCounts count_pieces(const std::vector<std::string>& files, const TokenizerSpec& spec,
-                        int threads, const std::function<void(int64_t, int64_t)>& progress) {
+                        int threads, const std::function<void(int64_t, int64_t)>& progress,
+                        int64_t max_words, WordCounts::Forgotten& forgotten) {
   const auto normalizer = read<Normalizer>(spec.normalizer);
   const auto pre_tokenizer = read<PreTokenizer>(spec.pre_tokenizer);
   base::check(normalizer.local() && pre_tokenizer.local(normalizer.space()),
               "training needs a pipeline that works word by word");
-  const WordCounts words =
-      count_words(files, cut_lines, threads > 0 ? threads : base::available_cores(), progress);
   WordCounts counts;
   Pieces pieces;
-  for (const WordCounts::Word& word : words.sorted()) {
-    pieces.clear();
-    NormalizedText text(word.bytes, 0, word.bytes.size());
-    normalizer.apply(text);
-    if (text.size() == 0) continue;
-    const NormalizedText* all = pieces.own(std::move(text));
-    pieces.list.push_back({all, 0, all->size(), -1});
-    pre_tokenizer.apply(pieces);
-    for (const Piece& piece : pieces.list) counts.add(piece.view(), word.count);
-  }
+  auto count_words_of = [&](const WordCounts& words) {
+    for (const WordCounts::Word& word : words.sorted()) {
+      pieces.clear();
+      NormalizedText text(word.bytes, 0, word.bytes.size());
+      normalizer.apply(text);
+      if (text.size() == 0) continue;
+      const NormalizedText* all = pieces.own(std::move(text));
+      pieces.list.push_back({all, 0, all->size(), -1});
+      pre_tokenizer.apply(pieces);
+      for (const Piece& piece : pieces.list) counts.add(piece.view(), word.count);
+    }
+    if (counts.exceeds(max_words)) forgotten += counts.keep_most_frequent(max_words / 2);
+  };
+  const WordLimit limit{.words = max_words, .shrink = [&](WordCounts& words) {
+                          count_words_of(words);
+                          words = WordCounts();
+                        }};
+  count_words_of(count_words(files, cut_lines, threads > 0 ? threads : base::available_cores(),
+                             progress, limit));
   return counts;
 }
 

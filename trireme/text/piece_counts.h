@@ -12,8 +12,10 @@
 namespace trireme::text {
 
 /// Pieces of the files' lines with `spec`'s normalizer and pre-tokenizer, which must work word by
-/// word. The same for any number of threads (0: all cores); memory grows with the distinct words.
+/// word. The same for any number of threads (0: all cores). Where there are more than `max_words` at
+/// once, the rarest go: half of `max_words` stay, and `forgotten` counts the others.
 WordCounts count_pieces(const std::vector<std::string>& files, const TokenizerSpec& spec,
-                        int threads, const std::function<void(int64_t, int64_t)>& progress);
+                        int threads, const std::function<void(int64_t, int64_t)>& progress,
+                        int64_t max_words, WordCounts::Forgotten& forgotten);
 
 }  // namespace trireme::text

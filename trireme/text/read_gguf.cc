@@ -1,6 +1,7 @@
 #include <unordered_map>
 
 #include "trireme/base/error.h"
+#include "trireme/text/roles.h"
 #include "trireme/text/sentencepiece_model.h"
 #include "trireme/text/word_patterns.h"
 
@@ -105,6 +106,7 @@ TokenizerSpec read_gguf_tokenizer(const Json& metadata, const std::string& sourc
     SentencePieceModel model;
     for (size_t id = 0; id < tokens.size(); ++id) model.pieces.push_back({tokens[id], scores[id], types[id]});
     model.model_type = kBpe;
+    model.bos = model.eos = -1;  // said below
     model.byte_fallback = true;
     model.remove_extra_whitespaces = given.get("remove_extra_whitespaces", false);
     model.dummy_prefix = given.get("add_space_prefix", true);
@@ -118,20 +120,26 @@ TokenizerSpec read_gguf_tokenizer(const Json& metadata, const std::string& sourc
     if (id >= static_cast<int64_t>(tokens.size())) given.fail(fmt::format("tokenizer.ggml.{} {} is no token", key, id));
     return id;
   };
+  constexpr std::pair<const char*, const char*> kIds[] = {
+      {"bos_token", "bos_token_id"},       {"eos_token", "eos_token_id"},
+      {"unk_token", "unknown_token_id"},   {"sep_token", "seperator_token_id"},  // the format's own spelling
+      {"sep_token", "separator_token_id"}, {"pad_token", "padding_token_id"},
+      {"cls_token", "cls_token_id"},       {"mask_token", "mask_token_id"}};
+  spec.settings = {{"model_input_names", {"input_ids", "attention_mask"}}};
+  for (const auto& [role, key] : kIds) {
+    if (const int64_t id = token(key); id >= 0) spec.settings[role] = tokens[static_cast<size_t>(id)];
+  }
+  if (const auto chat = given.get<std::string>("chat_template", ""); !chat.empty()) {
+    spec.settings["chat_template"] = chat;
+  }
   if (const int64_t end = token("eos_token_id"); end >= 0) spec.end_of_document = static_cast<int32_t>(end);
   // Text begins with the first token where the file says so, and where it says nothing and is SentencePiece's.
-  const int64_t first = token("bos_token_id");
-  if (first >= 0 && given.get("add_bos_token", kind == "llama")) {
-    const std::string& text = tokens[static_cast<size_t>(first)];
-    const auto special = [&](int type) { return Json{{"SpecialToken", {{"id", text}, {"type_id", type}}}}; };
-    const auto sequence = [](const char* id, int type) { return Json{{"Sequence", {{"id", id}, {"type_id", type}}}}; };
-    spec.post_processor =
-        Json{{"type", "TemplateProcessing"},
-             {"single", {special(0), sequence("A", 0)}},
-             {"pair", {special(0), sequence("A", 0), special(1), sequence("B", 1)}},
-             {"special_tokens", {{text, {{"id", text}, {"ids", {first}}, {"tokens", {text}}}}}}}
-            .dump();
-  }
+  auto around = [&](const char* role, const char* flag, bool otherwise) {
+    return spec.settings.contains(role) && given.get(flag, otherwise) ? spec.settings[role].get<std::string>() : "";
+  };
+  const std::string before = around("bos_token", "add_bos_token", kind == "llama"),
+                    after = around("eos_token", "add_eos_token", false);
+  if (!before.empty() || !after.empty()) put_around(spec, before, after);
   return spec;
 }
 

@@ -48,7 +48,9 @@ SentencePieceModel read_model(const std::string& content, const std::string& fil
         if (f->number == 22) model.split_by_whitespace = f->integer != 0;
         if (f->number == 24) model.whitespace_as_suffix = f->integer != 0;
         if (f->number == 35) model.byte_fallback = f->integer != 0;
+        if (f->number == 41) model.bos = static_cast<int32_t>(f->integer);
         if (f->number == 42) model.eos = static_cast<int32_t>(f->integer);
+        if (f->number == 43) model.pad = static_cast<int32_t>(f->integer);
       }
     } else if (field->number == 3) {
       ProtobufReader normalizer(field->bytes, file, reader.field_offset());
@@ -166,7 +168,10 @@ void set_stages(const SentencePieceModel& model, bool symbols, TokenizerSpec& sp
 }  // namespace
 
 TokenizerSpec read_sentencepiece_model(const std::string& path) {
-  return tokenizer_of(read_model(base::read_file(path), path), path);
+  const SentencePieceModel model = read_model(base::read_file(path), path);
+  TokenizerSpec spec = tokenizer_of(model, path);
+  use_as_companions_say(model, path, spec);
+  return spec;
 }
 
 TokenizerSpec tokenizer_of(const SentencePieceModel& model, const std::string& path) {
@@ -219,9 +224,14 @@ TokenizerSpec tokenizer_of(const SentencePieceModel& model, const std::string& p
     spec.model = std::move(bpe);
   }
   set_stages(model, symbols, spec);
-  if (model.eos >= 0 && model.eos < static_cast<int64_t>(vocabulary.size())) {
-    spec.end_of_document = static_cast<int32_t>(model.eos);
+  const auto size = static_cast<int64_t>(vocabulary.size());
+  if (model.eos >= 0 && model.eos < size) spec.end_of_document = static_cast<int32_t>(model.eos);
+  for (const auto& [role, id] : {std::pair("bos_token", model.bos), std::pair("eos_token", model.eos),
+                                 std::pair("unk_token", static_cast<int64_t>(*unk)),
+                                 std::pair("pad_token", model.pad)}) {
+    if (id >= 0 && id < size) spec.settings[role] = vocabulary[static_cast<size_t>(id)];
   }
+  spec.settings["model_input_names"] = {"input_ids", "attention_mask"};
   return spec;
 }
 

@@ -7,6 +7,7 @@
 #include "trireme/base/json.h"
 #include "trireme/text/byte_alphabet.h"
 #include "trireme/text/charsmap.h"
+#include "trireme/text/companions.h"
 #include "trireme/text/tokenizer_spec.h"
 #include "trireme/text/word_patterns.h"
 
@@ -38,13 +39,22 @@ const std::vector<Encoding>& encodings() {
       {"qwen",
        kQwen2,
        {{"<|endoftext|>", 151643}, {"<|im_start|>", 151644}, {"<|im_end|>", 151645}}},
-      {"tokenizer.model",  // Llama 3's
-       kCl100k,
-       {{"<|begin_of_text|>", 128000},
-        {"<|end_of_text|>", 128001},
-        {"<|start_header_id|>", 128006},
-        {"<|end_header_id|>", 128007},
-        {"<|eot_id|>", 128009}}}};
+      {"tokenizer.model", kCl100k, {}}};  // Llama 3's: see below
+  return all;
+}
+
+// Llama 3's special tokens follow its tokens: 256, most of them reserved.
+std::vector<std::string> llama_special() {
+  std::vector<std::string> all = {"<|begin_of_text|>", "<|end_of_text|>"};
+  int reserved = 0;
+  auto reserve = [&](size_t size) {
+    while (all.size() < size) all.push_back(fmt::format("<|reserved_special_token_{}|>", reserved++));
+  };
+  reserve(6);
+  all.insert(all.end(), {"<|start_header_id|>", "<|end_header_id|>"});
+  reserve(9);
+  all.push_back("<|eot_id|>");
+  reserve(256);
   return all;
 }
 
@@ -146,7 +156,15 @@ TokenizerSpec read_tiktoken_file(const std::string& path) {
   }
   TokenizerSpec spec;
   spec.source = path;
-  for (const auto& [text, id] : encoding->special) {
+  const bool llama = encoding->name == "tokenizer.model";
+  std::vector<std::pair<std::string, int32_t>> special(encoding->special.begin(), encoding->special.end());
+  if (llama) {
+    const auto first = static_cast<int32_t>(tokens.size());
+    for (const std::string& text : llama_special()) {
+      special.emplace_back(text, first + static_cast<int32_t>(special.size()));
+    }
+  }
+  for (const auto& [text, id] : special) {
     if (id < static_cast<int32_t>(bpe.vocabulary.size()) && !bpe.vocabulary[id].empty()) {
       throw FormatError(fmt::format("{}: rank {} is that of the special token {}", path, id, text));
     }
@@ -164,8 +182,10 @@ TokenizerSpec read_tiktoken_file(const std::string& path) {
   spec.pre_tokenizer =
       Json{{"type", "Sequence"}, {"pretokenizers", {split, Json::parse(byte_level)}}}.dump();
   spec.decoder = byte_level;
-  find_end_of_document(path, spec);
-  if (!spec.end_of_document) spec.end_of_document = spec.added[name.starts_with("tok") ? 1 : 0].id;
+  if (llama) spec.settings["bos_token"] = "<|begin_of_text|>";
+  spec.settings["model_input_names"] = {"input_ids", "attention_mask"};
+  spec.end_of_document = spec.added[llama ? 1 : 0].id;
+  Companions(path).describe(spec);
   return spec;
 }
 

@@ -216,32 +216,6 @@ void refuse_holes(const std::string& path, const std::vector<std::string>& vocab
   }
 }
 
-void find_end_of_document(const std::string& path, TokenizerSpec& spec) {
-  const std::vector<std::string>& vocabulary = model_vocabulary(spec.model);
-  auto id_of = [&](std::string_view token) -> std::optional<int32_t> {
-    for (const AddedToken& added : spec.added) {
-      if (added.content == token) return added.id;
-    }
-    const auto found = std::find(vocabulary.begin(), vocabulary.end(), token);
-    if (found == vocabulary.end()) return std::nullopt;
-    return static_cast<int32_t>(found - vocabulary.begin());
-  };
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const fs::path companion = fs::path(path).parent_path() / name;
-    if (!fs::exists(companion)) continue;
-    const std::string file = companion.string(), content = base::read_file(file);
-    simdjson::dom::parser parser;
-    Node document(file, "", parse_document(parser, content, file));
-    if (auto eos = document.find("eos_token")) {
-      const std::string_view token = eos->is_text() ? eos->text() : eos->at("content").text();
-      spec.end_of_document = id_of(token);
-      if (!spec.end_of_document) eos->fail(fmt::format("\"{}\" is not a token of {}", token, path));
-      return;
-    }
-  }
-  spec.end_of_document = id_of(kEndOfText);
-}
-
 TokenizerSpec read_tokenizer_json(const std::string& path) {
   const std::string content = base::read_file(path);
   simdjson::dom::parser parser;
@@ -265,7 +239,7 @@ TokenizerSpec read_tokenizer_json(const std::string& path) {
   spec.pre_tokenizer = stage("pre_tokenizer");
   spec.post_processor = stage("post_processor");
   spec.decoder = stage("decoder");
-  find_end_of_document(path, spec);
+  Companions(path).describe(spec);
   return spec;
 }
 
@@ -285,18 +259,18 @@ TokenizerSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
     begin = end + 1;
     ++number;
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.starts_with("#version") || (line.empty() && begin >= merges.size())) continue;
+    if ((number == 1 && line.starts_with("#version")) || (line.empty() && begin >= merges.size())) continue;
     auto fail = [&](const std::string& message) {
       throw FormatError(fmt::format("{}:{}: {}", merges_path, number, message));
     };
     auto [left, right] = split_merge(line, fail);
     bpe.merges.push_back(merge_rule(left, right, "", ids, fail));
   }
-  const Companions beside(vocabulary_path);
+  const Companions beside(vocabulary_path, "GPT2Tokenizer");
   beside.check_class({"GPT2Tokenizer", "PreTrainedTokenizer", "RobertaTokenizer", "BartTokenizer",
                       "LEDTokenizer", "LongformerTokenizer"});
   const std::string& of = beside.tokenizer_class();
-  const bool roberta = !of.empty() && of != "GPT2Tokenizer" && of != "PreTrainedTokenizer";
+  const bool roberta = of != "GPT2Tokenizer" && of != "PreTrainedTokenizer";
   TokenizerSpec spec;
   spec.source = vocabulary_path;
   beside.add_tokens(bpe.vocabulary, spec.added);
@@ -342,7 +316,8 @@ TokenizerSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
   std::sort(spec.added.begin(), spec.added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   spec.model = std::move(bpe);
-  find_end_of_document(vocabulary_path, spec);
+  beside.describe(spec);
+  if (!roberta) beside.put_ends(spec);
   return spec;
 }
 

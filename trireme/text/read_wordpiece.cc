@@ -5,6 +5,7 @@
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
 #include "trireme/text/companions.h"
+#include "trireme/text/roles.h"
 #include "trireme/text/tokenizer_spec.h"
 
 namespace trireme::text {
@@ -43,7 +44,7 @@ std::vector<std::string> read_lines(const std::string& path) {
 TokenizerSpec read_wordpiece_vocabulary(const std::string& path) {
   WordPieceSpec model;
   model.vocabulary = read_lines(path);
-  const Companions beside(path);
+  const Companions beside(path, "BertTokenizer");
   beside.check_class({"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer",
                       "MobileBertTokenizer", "PreTrainedTokenizer"});
   TokenizerSpec spec;
@@ -66,34 +67,19 @@ TokenizerSpec read_wordpiece_vocabulary(const std::string& path) {
   std::sort(spec.added.begin(), spec.added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
   const bool lowercase = beside.flag("do_lower_case", true);
+  const auto strip = beside.flag("strip_accents");
   spec.normalizer = Json{
       {"type", "BertNormalizer"},
       {"clean_text", true},
       {"handle_chinese_chars", beside.flag("tokenize_chinese_chars", true)},
-      {"strip_accents", beside.flag("strip_accents", lowercase)},
+      {"strip_accents", strip ? Json(*strip) : Json()},
       {"lowercase",
        lowercase}}.dump();
   spec.pre_tokenizer = R"({"type":"BertPreTokenizer"})";
-  auto special = [](const std::string& token, int type) {
-    return Json{{"SpecialToken", {{"id", token}, {"type_id", type}}}};
-  };
-  auto sequence = [](const char* id, int type) {
-    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
-  };
-  Json tokens = Json::object();
-  for (const std::string& token : {cls, sep}) {
-    tokens[token] = {{"id", token}, {"ids", {id_of(token)}}, {"tokens", {token}}};
-  }
-  const Json single = Json::array({special(cls, 0), sequence("A", 0), special(sep, 0)});
-  Json pair = single;
-  pair.push_back(sequence("B", 1));
-  pair.push_back(special(sep, 1));
-  spec.post_processor =
-      Json{{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}}
-          .dump();
   spec.decoder = R"({"type":"WordPiece","prefix":"##","cleanup":true})";
   spec.model = std::move(model);
-  find_end_of_document(path, spec);
+  put_bert_template(spec, cls, sep);
+  beside.describe(spec);
   return spec;
 }
 

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/threads.h"
+#include "trireme/text/companions.h"
 #include "trireme/text/pipeline_tokenizer.h"
 #include "trireme/text/tokenizer_spec.h"
 #include "trireme/text/unicode.h"
@@ -38,6 +39,14 @@ TokenizerSpec read_model_file(const std::string& path) {
                      line.substr(space + 1).find_first_not_of("0123456789\r") ==
                          std::string_view::npos;
   return ranks ? read_tiktoken_file(path) : read_sentencepiece_model(path);
+}
+
+// The tokenizer.json beside a vocabulary file, where that is what the class named beside them reads;
+// such a vocabulary does not say how texts are cut. Empty where there is none.
+std::string whole_file(const std::string& vocabulary) {
+  const fs::path file = fs::path(vocabulary).parent_path() / "tokenizer.json";
+  if (!fs::exists(file) || Companions(vocabulary).tokenizer_class() != "PreTrainedTokenizer") return "";
+  return file.string();
 }
 
 }  // namespace
@@ -109,12 +118,16 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
     } else if (name.ends_with(".model")) {
       return make(read_model_file(path));
     } else if (name.ends_with(".txt")) {
-      return make(read_wordpiece_vocabulary(path));
+      const std::string whole = whole_file(path);
+      return make(whole.empty() ? read_wordpiece_vocabulary(path) : read_tokenizer_json(whole));
     } else {
       return make(read_tokenizer_json(path));
     }
   }
-  if (!vocabulary.empty() && !merges.empty()) return make(read_gpt2_files(vocabulary, merges));
+  if (!vocabulary.empty() && !merges.empty()) {
+    const std::string whole = whole_file(vocabulary);
+    return make(whole.empty() ? read_gpt2_files(vocabulary, merges) : read_tokenizer_json(whole));
+  }
   if (is_folder && vocabulary.empty() && merges.empty()) {
     if (auto file = beside(folder, {"vocab.txt"}); !file.empty()) {
       return make(read_wordpiece_vocabulary(file));

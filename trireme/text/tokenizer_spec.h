@@ -21,6 +21,9 @@ struct TokenizerSpec {
   /// JSON texts; empty where the file has none.
   std::string truncation, padding, normalizer, pre_tokenizer, post_processor, decoder;
   std::optional<int32_t> end_of_document;
+  /// What tokenizer_config.json says besides: roles ("bos_token": its text), "chat_template",
+  /// "model_max_length" and others, by their names there.
+  base::Json settings = base::Json::object();
   std::string source = "tokenizer";  // the file, for messages
 };
 
@@ -40,11 +43,11 @@ TokenizerSpec read_gguf_tokenizer(const base::Json& metadata, const std::string&
 /// tiktoken's ranks, base64 and rank a line; the file's name says which pattern cuts words.
 TokenizerSpec read_tiktoken_file(const std::string& path);
 
-/// Looks up what ends a document: `eos_token` of tokenizer_config.json or special_tokens_map.json
-/// beside `path`, else "<|endoftext|>".
-void find_end_of_document(const std::string& path, TokenizerSpec& spec);
-
-/// Writes tokenizer.json and tokenizer_config.json into a folder, which it creates.
+/// The spec as tokenizer.json has it.
+base::Json tokenizer_json(const TokenizerSpec& spec);
+/// Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json into a folder, which it
+/// creates; vocab.json and merges.txt of a byte-level BPE, vocab.txt of a WordPiece. Removes such
+/// files of another tokenizer.
 void write_tokenizer_files(const TokenizerSpec& spec, const std::string& folder);
 
 }  // namespace trireme::text

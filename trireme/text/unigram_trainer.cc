@@ -11,6 +11,7 @@
 #include "trireme/text/piece_counts.h"
 #include "trireme/text/pipeline_tokenizer.h"
 #include "trireme/text/prefix_trie.h"
+#include "trireme/text/roles.h"
 #include "trireme/text/seed_pieces.h"
 #include "trireme/text/unicode.h"
 
@@ -199,8 +200,9 @@ std::vector<SeedPiece> prune(const std::vector<SeedPiece>& pieces, const Words& 
   return kept;
 }
 
-// The pieces that are one character, enough of the most frequent ones.
-std::vector<SeedPiece> characters(const Words& words, double coverage) {
+// The pieces that are one character: enough of the most frequent ones, and `first`.
+std::vector<SeedPiece> characters(const Words& words, double coverage,
+                                  const std::vector<std::string>& first) {
   std::map<std::string, int64_t, std::less<>> counts;
   int64_t total = 0;
   for (const WordCounts::Word& word : words) {
@@ -220,9 +222,13 @@ std::vector<SeedPiece> characters(const Words& words, double coverage) {
   std::vector<SeedPiece> kept;
   int64_t covered = 0;
   for (auto& [count, c] : ranked) {
-    if (static_cast<double>(covered) >= coverage * static_cast<double>(total)) break;
-    covered -= count;
+    const bool enough = static_cast<double>(covered) >= coverage * static_cast<double>(total);
+    if (enough && std::ranges::find(first, c) == first.end()) continue;
+    if (!enough) covered -= count;
     if (is_utf8(c)) kept.push_back({c, static_cast<double>(-count)});
+  }
+  for (const std::string& c : first) {  // that the text lacks
+    if (std::ranges::find(kept, c, &SeedPiece::text) == kept.end()) kept.push_back({c, 1});
   }
   return kept;
 }
@@ -286,12 +292,18 @@ std::unique_ptr<Tokenizer> train_unigram(const std::vector<std::string>& files,
   model.unk = 0;
   spec.end_of_document = spec.added.back().id;
   const int threads = options.threads > 0 ? options.threads : base::available_cores();
-  const WordCounts pieces_counted =
-      count_pieces(files, spec, threads, [&](int64_t done, int64_t total) {
+  check_max_words(options.max_words);
+  check_alphabet(options.initial_alphabet);
+  WordCounts::Forgotten forgotten;
+  WordCounts pieces_counted = count_pieces(
+      files, spec, threads,
+      [&](int64_t done, int64_t total) {
         if (options.progress) options.progress("reading", done, total);
-      });
+      },
+      options.max_words, forgotten);
+  if (forgotten.words > 0 && options.note) options.note(told(forgotten, options.max_words));
   const std::vector<SeedPiece> alphabet =
-      characters(pieces_counted.sorted(), options.character_coverage);
+      characters(pieces_counted.sorted(), options.character_coverage, options.initial_alphabet);
   const auto least = static_cast<int64_t>(model.vocabulary.size() + alphabet.size());
   if (options.vocab_size < least) {
     throw base::ConfigError(fmt::format(
@@ -300,6 +312,7 @@ std::unique_ptr<Tokenizer> train_unigram(const std::vector<std::string>& files,
         options.vocab_size, model.vocabulary.size(), alphabet.size(), least));
   }
   const WordCounts counts = writable(pieces_counted.sorted(), alphabet);
+  pieces_counted = WordCounts();
   const Words words = counts.sorted();
   std::vector<SeedPiece> pieces =
       seed_pieces(words, alphabet, options.max_piece_length, options.seed_size);
@@ -350,7 +363,9 @@ std::unique_ptr<Tokenizer> train_unigram(const std::vector<std::string>& files,
     model.vocabulary.push_back(std::move(piece.text));
     model.scores.push_back(piece.score);
   }
+  spec.settings["unk_token"] = model.vocabulary[0];
   spec.model = std::move(model);
+  name_roles(spec);
   return std::make_unique<PipelineTokenizer>(std::move(spec));
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/text/tokenizer.h"
+#include "trireme/text/word_counts.h"
 
 namespace trireme::text {
 
@@ -24,8 +25,14 @@ struct UnigramTrainOptions {
   double character_coverage = 0.9995;     // of all characters by frequency; others are unknown
   double shrinking_factor = 0.75;         // of the pieces that stay in a round
   int64_t seed_size = 1'000'000;          // pieces to begin with
+  /// So many different words at most are kept count of at once; with more, the rarest are left out.
+  int64_t max_words = kMaxWords / 2;
+  /// Characters that are in the vocabulary even if the text lacks them, one each.
+  std::vector<std::string> initial_alphabet = {};
   int threads = 0;                        // 0: all cores
   std::function<void(const char* doing, int64_t done, int64_t total)> progress = {};
+  /// Called with a sentence for whoever trains, such as that words were left out.
+  std::function<void(const std::string&)> note = {};
 };
 
 /// ConfigError for a vocabulary that cannot hold the special tokens and the characters.

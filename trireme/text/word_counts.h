@@ -26,14 +26,28 @@ class WordCounts {
   void add_lines(std::string_view text, bool add_prefix_space);
   void add(const WordCounts& other);
   int64_t size() const { return size_; }
+  /// Whether there are more than `words` of them, or their text is longer than 64 bytes for each.
+  bool exceeds(int64_t words) const {
+    return size_ > words || static_cast<int64_t>(bytes_.size()) > 64 * words;
+  }
+  /// Forgets the rarest words (of equally rare ones the last in byte order), so that at most `words`
+  /// stay whose text is no longer than 64 bytes for each.
+  struct Forgotten {
+    int64_t words = 0, occurrences = 0;
+    void operator+=(const Forgotten& other) {
+      words += other.words;
+      occurrences += other.occurrences;
+    }
+  };
+  Forgotten keep_most_frequent(int64_t words);
   /// All words in byte order; they point into this object.
   std::vector<Word> sorted() const;
 
  private:
   struct Slot {
-    uint64_t hash = 0;
-    size_t begin = 0, length = 0;  // in bytes_
-    int64_t count = 0;             // 0: a free slot
+    size_t begin = 0;  // in bytes_
+    uint32_t hash = 0, length = 0;
+    int64_t count = 0;  // 0: a free slot
   };
   void grow();
 
@@ -42,11 +56,28 @@ class WordCounts {
   std::string bytes_;
 };
 
-/// Counts what `cut(lines, counts)` adds for the files' lines, given some whole ones at a time, on
-/// `threads` threads; the same for any number of them. `progress(done, total)` in bytes, never
-/// called by two threads at once.
+/// What happens when the words counted so far exceed `words`: `shrink` takes some of them out.
+struct WordLimit {
+  int64_t words = INT64_MAX;
+  std::function<void(WordCounts&)> shrink = {};
+};
+
+/// Counts what `cut(lines, counts)` adds for the files' lines, given some whole ones at a time (a
+/// long line in parts that end before a space), on `threads` threads; the same for any number of
+/// them, as the limit is looked at after the same 16 MiB each time. `progress(done, total)` in bytes,
+/// never called by two threads at once.
 WordCounts count_words(const std::vector<std::string>& files,
                        const std::function<void(std::string_view, WordCounts&)>& cut, int threads,
-                       const std::function<void(int64_t, int64_t)>& progress);
+                       const std::function<void(int64_t, int64_t)>& progress,
+                       const WordLimit& limit);
+
+/// The words that trainers keep count of unless told otherwise, and the sentence that tells what was
+/// forgotten.
+inline constexpr int64_t kMaxWords = 8'000'000;
+/// ConfigError for less than can be learned from.
+void check_max_words(int64_t max_words);
+/// ConfigError for an entry of an initial alphabet that is not one character.
+void check_alphabet(const std::vector<std::string>& characters);
+std::string told(const WordCounts::Forgotten& forgotten, int64_t max_words);
 
 }  // namespace trireme::text

@@ -8,6 +8,7 @@
 #include "trireme/text/merge_learner.h"
 #include "trireme/text/piece_counts.h"
 #include "trireme/text/pipeline_tokenizer.h"
+#include "trireme/text/roles.h"
 #include "trireme/text/unicode.h"
 
 namespace trireme::text {
@@ -25,8 +26,9 @@ void for_each_character(std::string_view word, const Use& use) {
   }
 }
 
-// The most frequent characters; of equally frequent ones those with the lowest code.
-std::vector<std::string> alphabet(const std::vector<WordCounts::Word>& words, int64_t limit) {
+// `first`, then the most frequent characters; of equally frequent ones those with the lowest code.
+std::vector<std::string> alphabet(const std::vector<WordCounts::Word>& words,
+                                  const std::vector<std::string>& first, int64_t limit) {
   std::map<std::string, int64_t, std::less<>> counts;
   for (const WordCounts::Word& word : words) {
     for_each_character(word.bytes, [&](std::string_view c) {
@@ -36,6 +38,7 @@ std::vector<std::string> alphabet(const std::vector<WordCounts::Word>& words, in
     });
   }
   std::vector<std::pair<int64_t, std::string>> ranked;
+  for (const std::string& c : first) counts[c] = INT64_MAX;
   for (auto& [c, count] : counts) ranked.emplace_back(-count, c);
   std::sort(ranked.begin(), ranked.end());
   if (static_cast<int64_t>(ranked.size()) > limit) ranked.resize(limit);
@@ -45,32 +48,6 @@ std::vector<std::string> alphabet(const std::vector<WordCounts::Word>& words, in
   }
   std::sort(kept.begin(), kept.end());
   return kept;
-}
-
-base::Json template_of(const TokenizerSpec& spec) {
-  using base::Json;
-  auto special = [](const char* token, int type) {
-    return Json{{"SpecialToken", {{"id", token}, {"type_id", type}}}};
-  };
-  auto sequence = [](const char* id, int type) {
-    return Json{{"Sequence", {{"id", id}, {"type_id", type}}}};
-  };
-  Json tokens = Json::object();
-  for (const AddedToken& token : spec.added) {
-    if (token.content != "[CLS]" && token.content != "[SEP]") continue;
-    tokens[token.content] = {
-        {"id", token.content}, {"ids", {token.id}}, {"tokens", {token.content}}};
-  }
-  if (tokens.size() < 2) return nullptr;
-  const Json single =
-      Json::array({special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)});
-  Json pair = single;
-  pair.push_back(sequence("B", 1));
-  pair.push_back(special("[SEP]", 1));
-  return {{"type", "TemplateProcessing"},
-          {"single", single},
-          {"pair", pair},
-          {"special_tokens", tokens}};
 }
 
 }  // namespace
@@ -102,12 +79,20 @@ std::unique_ptr<Tokenizer> train_wordpiece(const std::vector<std::string>& files
     throw base::ConfigError(
         fmt::format("limit_alphabet {}: expected 1 character or more", options.limit_alphabet));
   }
-  const WordCounts counts =
-      count_pieces(files, spec, options.threads, [&](int64_t done, int64_t total) {
+  check_max_words(options.max_words);
+  check_alphabet(options.initial_alphabet);
+  WordCounts::Forgotten forgotten;
+  WordCounts counts = count_pieces(
+      files, spec, options.threads,
+      [&](int64_t done, int64_t total) {
         if (options.progress) options.progress("reading", done, total);
-      });
-  const std::vector<WordCounts::Word> words = counts.sorted();
-  for (const std::string& c : alphabet(words, options.limit_alphabet)) tokens.add(c);
+      },
+      options.max_words, forgotten);
+  if (forgotten.words > 0 && options.note) options.note(told(forgotten, options.max_words));
+  std::vector<WordCounts::Word> words = counts.sorted();
+  for (const std::string& c : alphabet(
+           words, options.initial_alphabet,
+           std::max(options.limit_alphabet, std::ssize(options.initial_alphabet)))) tokens.add(c);
   std::vector<CountedWord> symbols;
   symbols.reserve(words.size());
   for (const WordCounts::Word& word : words) {
@@ -119,6 +104,8 @@ std::unique_ptr<Tokenizer> train_wordpiece(const std::vector<std::string>& files
     });
     symbols.push_back(std::move(counted));
   }
+  words = {};
+  counts = WordCounts();
   if (options.vocab_size < static_cast<int64_t>(tokens.texts.size())) {
     throw base::ConfigError(fmt::format(
         "vocab_size {} cannot hold the {} special tokens and the alphabet; give at least {}, or "
@@ -133,9 +120,8 @@ std::unique_ptr<Tokenizer> train_wordpiece(const std::vector<std::string>& files
   WordPieceSpec model;
   model.vocabulary = std::move(tokens.texts);
   spec.model = std::move(model);
-  if (const base::Json around = template_of(spec); !around.is_null()) {
-    spec.post_processor = around.dump();
-  }
+  name_roles(spec);
+  if (id_of(spec, "[CLS]") && id_of(spec, "[SEP]")) put_bert_template(spec, "[CLS]", "[SEP]");
   return std::make_unique<PipelineTokenizer>(std::move(spec));
 }
 

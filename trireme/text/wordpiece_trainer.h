@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/text/tokenizer.h"
+#include "trireme/text/word_counts.h"
 
 namespace trireme::text {
 
@@ -22,8 +23,14 @@ struct WordPieceTrainOptions {
   /// Get the first ids. The unknown token and those around a text must be among them.
   std::vector<std::string> special_tokens = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
   bool lowercase = true;
+  /// So many different words at most are kept count of at once; with more, the rarest are left out.
+  int64_t max_words = kMaxWords;
+  /// Characters that are in the vocabulary even if the text lacks them, one each.
+  std::vector<std::string> initial_alphabet = {};
   int threads = 0;  // 0: all cores
   std::function<void(const char* doing, int64_t done, int64_t total)> progress = {};
+  /// Called with a sentence for whoever trains, such as that words were left out.
+  std::function<void(const std::string&)> note = {};
 };
 
 /// ConfigError for a vocabulary that cannot hold the special tokens and the alphabet.
