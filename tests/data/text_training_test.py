@@ -135,7 +135,7 @@ def words_without_end(path, megabytes):
 
 @pytest.mark.parametrize("kind", KINDS if FULL else ["bpe"])
 def test_memory_is_bounded(tmp_path, kind):
-    """A million words are kept count of: 400 bytes for each, 1000 for Unigram, and what the program itself takes."""
+    """Half a million words are counted at once, of tens of millions that there are; docs/tokenizers.md states the bound."""
     megabytes = 300 if FULL else 48
     words_without_end(tmp_path / "corpus", megabytes)
     bound = {"bpe": 800, "wordpiece": 800, "unigram": 1400}[kind] << 20

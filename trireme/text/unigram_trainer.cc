@@ -327,7 +327,9 @@ std::unique_ptr<Tokenizer> train_unigram(const std::vector<std::string>& files,
     if (pieces.size() <= enough) break;
     const auto shrunk =
         static_cast<size_t>(static_cast<double>(pieces.size()) * options.shrinking_factor);
+    const size_t before = pieces.size();
     pieces = prune(pieces, words, std::max(enough, shrunk), threads);
+    if (pieces.size() == before) break;  // none of them can be written otherwise
   }
   // All characters, then the likeliest pieces.
   std::map<std::string_view, double> scores;
