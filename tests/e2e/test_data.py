@@ -65,6 +65,24 @@ def test_a_resumed_run_keeps_its_samples(tiny, tmp_path):
     assert losses(tmp_path / "run") == first
 
 
+def test_the_last_batch(tiny, tmp_path):
+    """17 samples in steps of 8: the last one alone, left out, or among others that count for nothing; one of two data ranks has
+    none of its own then."""
+    found = {}
+    for last in ("shorter", "drop", "pad"):
+        for ranks in (1, 2):
+            run = tmp_path / f"{last}{ranks}"
+            train(tiny, run, *layout(dp=ranks), "train.train_iter=null", "train.train_samples=17", f"data.last_batch={last}")
+            found[last, ranks] = list(losses(run).values())
+    for ranks in (1, 2):
+        assert len(found["drop", ranks]) == 2 and len(found["pad", ranks]) == 3
+        assert apart(found["pad", ranks], found["shorter", 1]) < 1e-5
+        # A schedule of the learning rate knows the run's length, so the second step is another.
+        assert found["drop", ranks][0] == found["shorter", ranks][0]
+    refused = train(tiny, tmp_path / "none", *layout(), "train.train_iter=null", "train.train_samples=7", "data.last_batch=drop", code=2).stderr
+    assert "leaves no step of 7 samples" in refused
+
+
 def test_a_wrong_option_is_named(tiny, tmp_path):
     said = train(tiny, tmp_path / "run", *layout(), "data.dataset={name: tokens, reset_positions: true}", code=2).stderr
     assert "did you mean reset_position_ids?" in said
