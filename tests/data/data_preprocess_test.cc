@@ -564,7 +564,14 @@ TEST(Preprocess, LongTextIsCutBetweenSentences) {
                 base::read_file(folder / ("a.jsonl.d" + std::string(ending))));
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)  // Clang
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TRIREME_SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TRIREME_SANITIZED
+#endif
+#ifndef TRIREME_SANITIZED  // the sanitizers need memory of their own
 /// A token for each 64 bytes, so that what is written is small.
 class Sparse : public Bytes {
  public:
