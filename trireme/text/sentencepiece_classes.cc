@@ -154,7 +154,8 @@ void use_as_companions_say(const SentencePieceModel& model, const std::string& p
     const TemplatePart parts[] = {{"$A"}, {end}, {"$B"}, {end}};
     put_template(spec, std::span(parts, 2), parts);
   } else if (albert) {
-    put_bert_template(spec, role("cls_token"), role("sep_token"));
+    const std::string cls = role("cls_token"), sep = role("sep_token");
+    put_bert_template(spec, cls, sep);
   } else if (!xlnet) {
     beside.put_ends(spec);
   } else {
