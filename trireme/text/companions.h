@@ -24,8 +24,8 @@ namespace trireme::text {
 
 class Companions {
  public:
-  /// `otherwise` is the class where none is named. FormatError, with file and place, for a companion
-  /// that is damaged.
+  /// `otherwise` is the class where none is named. FormatError, with file and place, for a
+  /// companion that is damaged.
   explicit Companions(const std::string& vocabulary_file, std::string_view otherwise = "");
 
   /// The class of Python that the files were made for, without "Fast"; empty where none is named.
@@ -63,8 +63,8 @@ class Companions {
   std::map<std::string, bool> flags_;
   std::map<std::string, int64_t> numbers_;
   base::Json settings_ = base::Json::object();  // null: declared to be nothing
-  std::vector<AddedToken> added_;     // in order of ids
-  std::vector<std::string> special_;  // texts of further special tokens
+  std::vector<AddedToken> added_;               // in order of ids
+  std::vector<std::string> special_;            // texts of further special tokens
 };
 
 }  // namespace trireme::text

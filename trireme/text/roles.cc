@@ -84,10 +84,10 @@ std::string text_of(const TokenizerSpec& spec, int32_t id) {
 
 void name_roles(TokenizerSpec& spec) {
   constexpr std::pair<const char*, std::string_view> kNames[] = {
-      {"bos_token", "<s>"},    {"bos_token", "[BOS]"}, {"eos_token", "</s>"},
-      {"eos_token", "[EOS]"},  {"unk_token", "<unk>"}, {"unk_token", "[UNK]"},
-      {"sep_token", "<sep>"},  {"sep_token", "[SEP]"}, {"pad_token", "<pad>"},
-      {"pad_token", "[PAD]"},  {"cls_token", "<cls>"}, {"cls_token", "[CLS]"},
+      {"bos_token", "<s>"},     {"bos_token", "[BOS]"},  {"eos_token", "</s>"},
+      {"eos_token", "[EOS]"},   {"unk_token", "<unk>"},  {"unk_token", "[UNK]"},
+      {"sep_token", "<sep>"},   {"sep_token", "[SEP]"},  {"pad_token", "<pad>"},
+      {"pad_token", "[PAD]"},   {"cls_token", "<cls>"},  {"cls_token", "[CLS]"},
       {"mask_token", "<mask>"}, {"mask_token", "[MASK]"}};
   auto give = [&](const char* role, std::string_view token) {
     if (!spec.settings.contains(role)) spec.settings[role] = token;
@@ -104,7 +104,8 @@ void name_roles(TokenizerSpec& spec) {
     }
   }
   const bool types = std::holds_alternative<WordPieceSpec>(spec.model);
-  spec.settings["model_input_names"] = ClassDefaults{.names = {}, .roles = {}, .token_types = types}.inputs();
+  spec.settings["model_input_names"] =
+      ClassDefaults{.names = {}, .roles = {}, .token_types = types}.inputs();
 }
 
 void put_template(TokenizerSpec& spec, std::span<const TemplatePart> single,
@@ -119,8 +120,8 @@ void put_template(TokenizerSpec& spec, std::span<const TemplatePart> single,
       }
       const auto id = id_of(spec, part.text);
       if (!id) {
-        throw base::FormatError(fmt::format("{}: \"{}\", which stands around texts, is no token of it",
-                                            spec.source, part.text));
+        throw base::FormatError(fmt::format(
+            "{}: \"{}\", which stands around texts, is no token of it", spec.source, part.text));
       }
       list.push_back({{"SpecialToken", {{"id", part.text}, {"type_id", part.type}}}});
       tokens[part.text] = {{"id", part.text}, {"ids", {*id}}, {"tokens", {part.text}}};

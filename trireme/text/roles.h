@@ -22,7 +22,8 @@ inline constexpr const char* kRoles[] = {"bos_token", "eos_token", "unk_token", 
 
 /// What a class of transformers presumes where its files say nothing else.
 struct ClassDefaults {
-  std::vector<std::string_view> names = {};  // of the class and those that are alike, without "Fast"
+  std::vector<std::string_view> names =
+      {};  // of the class and those that are alike, without "Fast"
   std::vector<std::pair<const char*, std::string_view>> roles = {};
   bool token_types = false;  // models take token_type_ids
   bool pads_left = false;

@@ -16,17 +16,28 @@ using base::Json;
 
 // The class that transformers takes for a type of model, where the tokenizer's own files name none.
 constexpr std::pair<std::string_view, std::string_view> kClasses[] = {
-    {"t5", "T5Tokenizer"},           {"mt5", "MT5Tokenizer"},
-    {"llama", "LlamaTokenizer"},     {"mistral", "LlamaTokenizer"},
-    {"albert", "AlbertTokenizer"},   {"xlnet", "XLNetTokenizer"},
-    {"barthez", "BarthezTokenizer"}, {"big_bird", "BigBirdTokenizer"},
-    {"camembert", "CamembertTokenizer"}, {"deberta-v2", "DebertaV2Tokenizer"},
-    {"fnet", "FNetTokenizer"},       {"gemma", "GemmaTokenizer"},
-    {"m2m_100", "M2M100Tokenizer"},  {"marian", "MarianTokenizer"},
-    {"mbart", "MBartTokenizer"},     {"nllb", "NllbTokenizer"},
-    {"pegasus", "PegasusTokenizer"}, {"reformer", "ReformerTokenizer"},
-    {"rembert", "RemBertTokenizer"}, {"udop", "UdopTokenizer"},
-    {"xglm", "XGLMTokenizer"},       {"xlm-roberta", "XLMRobertaTokenizer"}};
+    {"t5", "T5Tokenizer"},
+    {"mt5", "MT5Tokenizer"},
+    {"llama", "LlamaTokenizer"},
+    {"mistral", "LlamaTokenizer"},
+    {"albert", "AlbertTokenizer"},
+    {"xlnet", "XLNetTokenizer"},
+    {"barthez", "BarthezTokenizer"},
+    {"big_bird", "BigBirdTokenizer"},
+    {"camembert", "CamembertTokenizer"},
+    {"deberta-v2", "DebertaV2Tokenizer"},
+    {"fnet", "FNetTokenizer"},
+    {"gemma", "GemmaTokenizer"},
+    {"m2m_100", "M2M100Tokenizer"},
+    {"marian", "MarianTokenizer"},
+    {"mbart", "MBartTokenizer"},
+    {"nllb", "NllbTokenizer"},
+    {"pegasus", "PegasusTokenizer"},
+    {"reformer", "ReformerTokenizer"},
+    {"rembert", "RemBertTokenizer"},
+    {"udop", "UdopTokenizer"},
+    {"xglm", "XGLMTokenizer"},
+    {"xlm-roberta", "XLMRobertaTokenizer"}};
 
 // config.json's type of model, or the pieces of T5, which begin as no other's do.
 std::string_view presumed_class(const SentencePieceModel& model, const std::string& path) {
@@ -52,7 +63,8 @@ std::string_view presumed_class(const SentencePieceModel& model, const std::stri
 
 UnigramSpec& unigram_of(TokenizerSpec& spec, const std::string& of) {
   if (auto* unigram = std::get_if<UnigramSpec>(&spec.model)) return *unigram;
-  throw base::FormatError(fmt::format("{}: a BPE model; {} is for Unigram models", spec.source, of));
+  throw base::FormatError(
+      fmt::format("{}: a BPE model; {} is for Unigram models", spec.source, of));
 }
 
 // <extra_id_0> has the highest id.
@@ -68,9 +80,11 @@ void add_extra_ids(int64_t count, TokenizerSpec& spec, UnigramSpec& model) {
 }
 
 // Words between whitespace, each on its own; `steps` go before SentencePiece's normalization.
-void set_word_stages(const SentencePieceModel& model, Json steps, bool prefix, TokenizerSpec& spec) {
+void set_word_stages(const SentencePieceModel& model, Json steps, bool prefix,
+                     TokenizerSpec& spec) {
   if (!model.charsmap.empty()) {
-    steps.push_back({{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(model.charsmap)}});
+    steps.push_back(
+        {{"type", "Precompiled"}, {"precompiled_charsmap", encode_base64(model.charsmap)}});
   }
   spec.normalizer.clear();
   if (!steps.empty()) spec.normalizer = Json{{"type", "Sequence"}, {"normalizers", steps}}.dump();
@@ -79,7 +93,8 @@ void set_word_stages(const SentencePieceModel& model, Json steps, bool prefix, T
                           {"prepend_scheme", prefix ? "always" : "never"},
                           {"split", true}};
   spec.pre_tokenizer =
-      Json{{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace}}}.dump();
+      Json{{"type", "Sequence"}, {"pretokenizers", {{{"type", "WhitespaceSplit"}}, metaspace}}}
+          .dump();
   spec.decoder = metaspace.dump();
 }
 
@@ -110,11 +125,11 @@ void set_llama_stages(const Companions& beside, TokenizerSpec& spec) {
   const bool prefix = beside.flag("add_prefix_space", true);
   const char* scheme = !prefix ? "never" : beside.flag("legacy", false) ? "always" : "first";
   spec.normalizer.clear();
-  spec.pre_tokenizer = Json{{"type", "Metaspace"},
-                            {"replacement", "\u2581"},
-                            {"prepend_scheme", scheme},
-                            {"split", false}}
-                           .dump();
+  spec.pre_tokenizer = Json{
+      {"type", "Metaspace"},
+      {"replacement", "\u2581"},
+      {"prepend_scheme", scheme},
+      {"split", false}}.dump();
   Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
                    {{"type", "ByteFallback"}},
                    {{"type", "Fuse"}}};

@@ -27,8 +27,8 @@ struct TokenizerSpec {
   std::string source = "tokenizer";  // the file, for messages
 };
 
-/// Hugging Face's tokenizer.json. FormatError with the file and the place for a damaged file and for
-/// what is not supported.
+/// Hugging Face's tokenizer.json. FormatError with the file and the place for a damaged file and
+/// for what is not supported.
 TokenizerSpec read_tokenizer_json(const std::string& path);
 /// GPT-2's files: vocab.json (encoder.json) with merges.txt (vocab.bpe), and RoBERTa's where
 /// tokenizer_config.json beside them says so.
@@ -37,8 +37,8 @@ TokenizerSpec read_gpt2_files(const std::string& vocabulary_path, const std::str
 TokenizerSpec read_wordpiece_vocabulary(const std::string& path);
 /// A SentencePiece model (spiece.model, tokenizer.model): Unigram or BPE.
 TokenizerSpec read_sentencepiece_model(const std::string& path);
-/// The tokenizer in a GGUF file's metadata (`tokenizer.ggml.*`): byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
-/// `source` is the file, for messages.
+/// The tokenizer in a GGUF file's metadata (`tokenizer.ggml.*`): byte-level BPE ("gpt2") or
+/// SentencePiece's BPE ("llama"). `source` is the file, for messages.
 TokenizerSpec read_gguf_tokenizer(const base::Json& metadata, const std::string& source);
 /// tiktoken's ranks, base64 and rank a line; the file's name says which pattern cuts words.
 TokenizerSpec read_tiktoken_file(const std::string& path);

@@ -22,7 +22,11 @@ namespace trireme::text {
 WordCounts::WordCounts() : slots_(1 << 12) {}
 
 void WordCounts::add(std::string_view word, int64_t count) {
-  base::check(word.size() <= UINT32_MAX, "a word of 4 GiB");
+  if (word.size() > UINT32_MAX) {
+    throw base::ConfigError(fmt::format(
+        "a word of {} bytes without a place to cut it; train on text with spaces or lines",
+        word.size()));
+  }
   const auto hash = static_cast<uint32_t>(base::hash_text(word));
   size_t at = hash & (slots_.size() - 1);
   while (slots_[at].count != 0) {
@@ -118,7 +122,8 @@ size_t block_end(std::string_view text) {
   size_t line = near.find('\n', kBlock);
   if (line != std::string_view::npos) return line + 1;
   const char* const begin = text.data();
-  const auto word = static_cast<size_t>(plain_word_end(begin + kBlock, begin + text.size()) - begin);
+  const auto word =
+      static_cast<size_t>(plain_word_end(begin + kBlock, begin + text.size()) - begin);
   line = text.substr(0, word).find('\n', kBlock);
   return line == std::string_view::npos ? word : line + 1;
 }
@@ -207,21 +212,23 @@ WordCounts count_words(const std::vector<std::string>& files,
 
 void check_max_words(int64_t max_words) {
   if (max_words >= 1000) return;
-  throw base::ConfigError(fmt::format("max_words {}: expected 1000 different words or more", max_words));
+  throw base::ConfigError(
+      fmt::format("max_words {}: expected 1000 different words or more", max_words));
 }
 
 void check_alphabet(const std::vector<std::string>& characters) {
   for (const std::string& c : characters) {
     if (is_utf8(c) && count_characters(c) == 1) continue;
-    throw base::ConfigError(
-        fmt::format("initial_alphabet: \"{}\" is not one character; give the characters one by one", c));
+    throw base::ConfigError(fmt::format(
+        "initial_alphabet: \"{}\" is not one character; give the characters one by one", c));
   }
 }
 
 std::string told(const WordCounts::Forgotten& forgotten, int64_t max_words) {
-  return fmt::format("{} rare words ({} occurrences) were left out of what is learned from, as there "
-                     "are more than {} different ones at once",
-                     forgotten.words, forgotten.occurrences, max_words);
+  return fmt::format(
+      "{} rare words ({} occurrences) were left out of what is learned from, as there "
+      "are more than {} different ones at once",
+      forgotten.words, forgotten.occurrences, max_words);
 }
 
 }  // namespace trireme::text

@@ -30,8 +30,8 @@ class WordCounts {
   bool exceeds(int64_t words) const {
     return size_ > words || static_cast<int64_t>(bytes_.size()) > 64 * words;
   }
-  /// Forgets the rarest words (of equally rare ones the last in byte order), so that at most `words`
-  /// stay whose text is no longer than 64 bytes for each.
+  /// Forgets the rarest words (of equally rare ones the last in byte order), so that at most
+  /// `words` stay whose text is no longer than 64 bytes for each.
   struct Forgotten {
     int64_t words = 0, occurrences = 0;
     void operator+=(const Forgotten& other) {
@@ -64,15 +64,15 @@ struct WordLimit {
 
 /// Counts what `cut(lines, counts)` adds for the files' lines, given some whole ones at a time (a
 /// long line in parts that end before a space), on `threads` threads; the same for any number of
-/// them, as the limit is looked at after the same 16 MiB each time. `progress(done, total)` in bytes,
-/// never called by two threads at once.
+/// them, as the limit is looked at after the same 16 MiB each time. `progress(done, total)` in
+/// bytes, never called by two threads at once.
 WordCounts count_words(const std::vector<std::string>& files,
                        const std::function<void(std::string_view, WordCounts&)>& cut, int threads,
                        const std::function<void(int64_t, int64_t)>& progress,
                        const WordLimit& limit);
 
-/// The words that trainers keep count of unless told otherwise, and the sentence that tells what was
-/// forgotten.
+/// The words that trainers keep count of unless told otherwise, and the sentence that tells what
+/// was forgotten.
 inline constexpr int64_t kMaxWords = 8'000'000;
 /// ConfigError for less than can be learned from.
 void check_max_words(int64_t max_words);

@@ -81,18 +81,16 @@ Json stage_json(const std::string& stage) {
 }
 
 Json added_token_json(const AddedToken& token) {
-  return {{"content", token.content},
-          {"single_word", token.single_word},
-          {"lstrip", token.lstrip},
-          {"rstrip", token.rstrip},
-          {"normalized", token.normalized},
-          {"special", token.special}};
+  return {{"content", token.content},       {"single_word", token.single_word},
+          {"lstrip", token.lstrip},         {"rstrip", token.rstrip},
+          {"normalized", token.normalized}, {"special", token.special}};
 }
 
 // The class is the one that takes a tokenizer.json as it is; others build their stages anew.
 Json config_json(const TokenizerSpec& spec) {
   Json config = spec.settings;
-  const Json pre_tokenizer = stage_json(spec.pre_tokenizer), normalizer = stage_json(spec.normalizer);
+  const Json pre_tokenizer = stage_json(spec.pre_tokenizer),
+             normalizer = stage_json(spec.normalizer);
   auto type = [](const Json& stage) { return stage.is_object() ? stage.value("type", "") : ""; };
   if (type(pre_tokenizer) == "ByteLevel") {
     config["add_prefix_space"] = pre_tokenizer.value("add_prefix_space", false);
