@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, GPTJConfig, GPTJForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from support import trireme
 
@@ -93,29 +93,6 @@ def test_refuses_another_models_adapter(tmp_path):
     save_file({k: v[:, :-1].contiguous() if "lora_A" in k else v for k, v in stored.items()},
               tmp_path / "adapter/adapter_model.safetensors")
     assert "does not fit" in merge(tmp_path, code=2).stderr
-
-
-def gptj():
-    return GPTJForCausalLM(GPTJConfig(vocab_size=61, n_embd=24, n_layer=2, n_head=2, n_positions=16, rotary_dim=4))
-
-
-@pytest.mark.parametrize("make", [llama, gpt2, gptj])
-@pytest.mark.parametrize("size", [50, 70])
-def test_resized_vocabulary(make, size, tmp_path):
-    torch.manual_seed(3)
-    model = make()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    model.save_pretrained(tmp_path / "base")
-    trireme("ckpt", "convert", tmp_path / "base", tmp_path / "resized", "--to", "hf", "--vocab-size", size)
-    got = type(model).from_pretrained(tmp_path / "resized")
-    model.resize_token_embeddings(size)
-    assert got.config.vocab_size == size
-    want = dict(model.named_parameters())
-    for name, parameter in got.named_parameters():
-        assert torch.allclose(parameter, want[name], atol=1e-4), name  # it draws new rows closely around the mean
-        assert torch.equal(parameter[:min(size, 61)], want[name][:min(size, 61)])
 
 
 def test_refuses_a_vocabulary_of_a_split_checkpoint(tmp_path):

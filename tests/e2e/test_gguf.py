@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from support import PROGRAM, json_lines, trireme
 
@@ -142,14 +142,10 @@ def test_llama_of_every_type(tmp_path, kind):
                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-4)
     model = LlamaForCausalLM(config)
     writer, rng, want = llama_writer(tmp_path / "m.gguf", config, tokenizer), numpy.random.default_rng(1), {}
-    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-             "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
     for name, value in model.state_dict().items():
         module = name.removesuffix(".weight")
         block = "blk.0." if module.startswith("model.layers.0.") else ""
-        target = f"{block}{names[module.removeprefix('model.layers.0.')]}.weight"
+        target = f"{block}{NAMES[module.removeprefix('model.layers.0.')]}.weight"
         heads = {"attn_q": 4, "attn_k": 2}.get(target.split(".")[-2], 0)
         value = value.numpy()
         if value.ndim == 1:
@@ -171,6 +167,91 @@ def test_llama_of_every_type(tmp_path, kind):
         assert numpy.allclose(got[name], value, rtol=1e-6, atol=1e-9), name
     loaded = LlamaForCausalLM.from_pretrained(tmp_path / "hf")
     assert loaded.config.num_key_value_heads == 2 and not loaded.config.tie_word_embeddings
+
+
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def write_model(path, model, tokenizer, arch, interleave, more=()):
+    """A model as the conversion to GGUF writes it; `interleave`: rows of queries and keys, as it does for Llama."""
+    config = model.config
+    writer = llama_writer(path, config, tokenizer, arch)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    for name, value in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        parts = name.split(".")
+        block = f"blk.{parts[2]}." if name.startswith("model.layers.") else ""
+        module, kind = (".".join(parts[3:]) if block else name).rsplit(".", 1)
+        value, target = value.numpy(), NAMES[module]
+        if interleave and target in heads:
+            value = interleaved(value, heads[target])
+        writer.add_tensor(f"{block}{target}.{kind}", value)
+    for name, value in more:
+        writer.add_tensor(name, value)
+    close(writer)
+
+
+def continues_alike(model, folder, tokenizer):
+    """The same weights, and the same continuation of a text."""
+    got = type(model).from_pretrained(folder)
+    for name, value in model.state_dict().items():
+        assert torch.equal(got.state_dict()[name], value), name
+    ids = torch.tensor([tokenizer.encode(TEXTS[0]).ids])
+    want = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)[0, ids.shape[1]:].tolist()
+    said = trireme("generate", "--model", folder, "--prompt", TEXTS[0], "--max-new-tokens", 8, "--greedy", "--json").stdout
+    ours = json_lines(said)[0]["new_ids"]
+    assert ours == want[:len(ours)] and ours
+    return got
+
+
+@pytest.mark.parametrize("factor,head_dim", [(8.0, 64), (32.0, 32)])
+def test_llama_3_with_its_rotary_scaling(tmp_path, factor, head_dim):
+    """rope_freqs.weight holds by how much each frequency is divided; config.json says with which settings."""
+    tokenizer = byte_level_bpe()
+    torch.manual_seed(3)
+    settings = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192}
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=4 * head_dim, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=131072, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, bos_token_id=0, eos_token_id=0, rope_parameters={"rope_theta": 5000.0} | settings)).eval()
+    plain = 1.0 / 5000.0 ** (torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    factors = (plain / model.model.rotary_emb.inv_freq.double()).float().numpy()
+    assert factors.max() == pytest.approx(factor) and factors.min() == pytest.approx(1)
+    write_model(tmp_path / "m.gguf", model, tokenizer, "llama", True, [("rope_freqs.weight", factors)])
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    got = continues_alike(model, tmp_path / "hf", tokenizer)
+    read = dict(got.config.rope_parameters)
+    assert read.pop("rope_type") == settings.pop("rope_type")
+    assert read == pytest.approx(settings | {"rope_theta": 5000.0}, rel=1e-6)
+    assert torch.allclose(got.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq, rtol=1e-6)
+    # Factors that change nothing are no scaling; others are not guessed.
+    write_model(tmp_path / "ones.gguf", model, tokenizer, "llama", True, [("rope_freqs.weight", numpy.ones_like(factors))])
+    convert(tmp_path / "ones.gguf", tmp_path / "ones")
+    assert "rope_scaling" not in json.loads((tmp_path / "ones/config.json").read_text())
+    write_model(tmp_path / "own.gguf", model, tokenizer, "llama", True, [("rope_freqs.weight", factors * 1.01)])
+    assert "rope_freqs.weight" in convert(tmp_path / "own.gguf", tmp_path / "own", code=2).stderr
+
+
+def test_qwen2_with_its_biases(tmp_path):
+    """Queries and keys are not interleaved, and have biases with the values."""
+    tokenizer = byte_level_bpe()
+    torch.manual_seed(3)
+    model = Qwen2ForCausalLM(Qwen2Config(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=0,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    write_model(tmp_path / "m.gguf", model, tokenizer, "qwen2", False)
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    got = continues_alike(model, tmp_path / "hf", tokenizer)
+    assert got.config.model_type == "qwen2" and got.model.layers[0].self_attn.q_proj.bias.abs().sum() > 0
 
 
 def test_a_sentencepiece_tokenizer(tmp_path):

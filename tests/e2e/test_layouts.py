@@ -1,8 +1,10 @@
 """One configuration with dropout draws the same losses on every layout, and the same ones twice."""
 
+import json
+
 import pytest
 
-from support import apart, layout, losses, train
+from support import apart, layout, losses, train, trireme
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +61,15 @@ def test_a_schedule_of_ones_own(tiny, one_rank, tmp_path):
     assert apart(list(one_rank.values())[:10], list(drawn.values())[:10]) < 1e-5
     said = train(tiny, tmp_path / "other", *layout(pp=2), write(4), code=2).stderr
     assert "4 micro-batches on 2 stages, but a step has 8 on 2" in said
+
+
+def test_inspect_says_why(tiny):
+    words = ["inspect", "--config", tiny, *layout(tp=2, pp=2)]
+    found = {p["name"]: p["reason"] for p in json.loads(trireme(*words, "--json").stdout)["parameters"]}
+    assert found["transformer.wte.weight"] == "vocab: transformer.wte; tied over stages"
+    assert found["transformer.h.0.attn.c_attn.weight"] == "column: *.attn.c_attn"
+    assert found["transformer.h.3.mlp.c_proj.weight"] == "row: *.mlp.c_proj"
+    assert found["transformer.h.0.mlp.c_proj.bias"] == "row: *.mlp.c_proj, whole on every rank"
+    assert found["transformer.ln_f.weight"] == "no pattern: whole on every rank"
+    lines = trireme(*words).stdout.splitlines()
+    assert lines[0].split()[-1] == "why" and any(line.endswith("column: *.attn.c_attn") for line in lines)

@@ -52,6 +52,7 @@ def test_every_layout_trains_the_adapter_alone(tiny, base, tmp_path):
     assert sum(name.endswith("c_attn.lora_A.weight") for name in adapter) == 4
     settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
     assert settings["r"] == 3 and settings["fan_in_fan_out"] is True and settings["peft_type"] == "LORA"
+    assert settings["task_type"] == "CAUSAL_LM"
     GPT2LMHeadModel.from_pretrained(tmp_path / "merged")
     assert "adapter" not in json.loads((tmp_path / "merged/config.json").read_text())
 
@@ -138,6 +139,49 @@ def test_one_call_saves_it_merged(base, adapted, tmp_path, mesh, form):
     moved = {name: (weight - old[name]).abs().max().item() for name, weight in got.state_dict().items()}
     assert moved["transformer.h.0.attn.c_attn.weight"] > 0.015 > moved["transformer.h.0.ln_1.weight"] > 0
     assert {p.name for p in tmp_path.iterdir()} <= {"out", "joined"}
+
+
+MODELS = {
+    "TOKEN_CLS": ({"family": "bert", "head": "token_classification", "num_labels": 97, "hidden_size": 32, "num_hidden_layers": 2,
+                   "num_attention_heads": 4, "intermediate_size": 44, "vocab_size": 97, "max_position_embeddings": 40},
+                  ["query", "value"], {"type": "mlm", "options": {"bos": 90, "eos": 91, "mask": 92}}),
+    "SEQ_2_SEQ_LM": ({"family": "t5", "d_model": 32, "d_kv": 8, "d_ff": 44, "num_layers": 2, "num_heads": 4, "vocab_size": 97},
+                     ["q", "v"], {"type": "t5", "options": {"sentinel": 96, "eos": 1, "pad": 0}}),
+    "CAUSAL_LM": ({"family": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 1,
+                   "intermediate_size": 44, "vocab_size": 97}, ["q_proj", "k_proj", "v_proj"], {}),
+}
+
+
+@pytest.mark.parametrize("task", MODELS)
+def test_other_models_and_what_peft_calls_them(tiny, tmp_path, task):
+    """One rank's curve on 2 x 2 x 2; the merged weights are those of the formula; PEFT's word for the model."""
+    model, targets, kind = MODELS[task]
+    keys = json.loads(tiny.read_text())
+    keys["model"] = model | {"adapter": {"r": 2, "lora_alpha": 6, "target_modules": targets}}
+    keys["data"]["train"] = [{"path": keys["data"]["train"][0]["path"], **kind}]
+    keys["data"].pop("valid")
+    keys["train"] |= {"train_iter": 3}
+    keys["optim"] |= {"lr": 0.01}
+    (tmp_path / "config.yaml").write_text(json.dumps(keys))
+    for name, words in (("one", layout()), ("all", layout(dp=2, tp=2, pp=2))):
+        train(tmp_path / "config.yaml", tmp_path / name, *words)
+    assert apart(list(losses(tmp_path / "one").values()), list(losses(tmp_path / "all").values())) < 1e-5
+    run = latest(tmp_path / "all")
+    trireme("ckpt", "convert", run, tmp_path / "peft", "--to", "peft")
+    trireme("ckpt", "convert", run, tmp_path / "merged", "--to", "hf")
+    settings = json.loads((tmp_path / "peft/adapter_config.json").read_text())
+    assert settings["task_type"] == task and settings["fan_in_fan_out"] is False
+    adapter, merged = load_file(tmp_path / "peft/adapter_model.safetensors"), load_file(tmp_path / "merged/model.safetensors")
+    trireme("ckpt", "convert", run, tmp_path / "split", "--to", "split")
+    plain = {}
+    for part in (tmp_path / "split").glob("model*.safetensors"):
+        plain |= load_file(part)
+    modules = {name.removeprefix("base_model.model.").removesuffix(".lora_A.weight") for name in adapter if "lora_A" in name}
+    assert modules and all(m.rsplit(".", 1)[1] in targets for m in modules)
+    for module in modules:
+        down, up = (adapter[f"base_model.model.{module}.lora_{x}.weight"] for x in "AB")
+        assert numpy.abs(up).max() > 0
+        assert numpy.allclose(merged[f"{module}.weight"], plain[f"{module}.weight"] + 3 * up @ down, atol=1e-6), module
 
 
 @pytest.mark.parametrize("adapter,word", [

@@ -16,6 +16,7 @@
 #include "trireme/checkpoint/megatron.h"
 #include "trireme/checkpoint/oslo.h"
 #include "trireme/models/registry.h"
+#include "trireme/models/vocabulary.h"
 #include "trireme/nn/builder.h"
 
 namespace trireme::tools {
@@ -98,12 +99,12 @@ void inspect(const Flags& flags) {
 /// Returns the number of tensors.
 int64_t write(const Flags& flags, const checkpoint::ConvertOptions& options) {
   if (flags.a.ends_with(".gguf")) {
-    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes || options.vocab_size)
+    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes || options.resize)
       throw base::ConfigError(flags.a + ": a GGUF file is converted with --to hf and --dtype; what that makes converts further");
     return checkpoint::convert_gguf(flags.a, flags.b, options);
   }
   if (checkpoint::has_megatron_files(flags.a)) {
-    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes || !flags.adapter.empty())
+    if (flags.to != "hf" || options.optimizer || options.average || options.max_shard_bytes || options.resize || !flags.adapter.empty())
       throw base::ConfigError(flags.a + ": a folder of Megatron-LM is converted with --to hf and --dtype; what that makes converts further");
     return checkpoint::convert_megatron(flags.a, flags.b, options);
   }
@@ -139,7 +140,11 @@ void convert(const Flags& flags) {
     if (flags.to != "hf" && flags.to != "bin")
       throw base::ConfigError("--vocab-size goes with --to hf and --to bin; what that makes converts further");
     if (*flags.vocab_size < 1) throw base::ConfigError(fmt::format("--vocab-size {}: expected at least 1", *flags.vocab_size));
-    options.vocab_size = flags.vocab_size;
+    options.resize = [size = *flags.vocab_size](const Json& config) {
+      const Json tree = models::with_vocabulary(config, size);
+      return checkpoint::ConvertOptions::Resize{
+          .config = tree, .before = describe(config).parameters, .after = describe(tree).parameters};
+    };
   }
   if (!flags.dtype.empty()) {
     options.dtype = base::dtype_of(flags.dtype);

@@ -9,6 +9,7 @@
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/layout/slices.h"
+#include "trireme/models/registry.h"
 #include "trireme/train/assembly.h"
 
 namespace trireme::tools {
@@ -43,6 +44,22 @@ base::Json json_of(const layout::Slice& slice) {
   return dims;
 }
 
+/// Why a parameter lies where it does: the policy's pattern that its module matches, and what holds it besides.
+std::string reason_of(const layout::ParamSpec& spec, const nn::Policy& policy) {
+  const size_t dot = spec.name.rfind('.');
+  const std::string module = dot == spec.name.npos ? spec.name : spec.name.substr(0, dot);
+  const nn::Rule rule = nn::find_rule(policy, module);
+  const bool split = spec.layout.tp.is_split();
+  std::string reason = split ? "no pattern: split by its layer" : "no pattern: whole on every rank";
+  if (rule.style != nn::Style::replicate) {
+    const char* style = rule.style == nn::Style::column ? "column" : rule.style == nn::Style::row ? "row" : "vocab";
+    reason = fmt::format("{}: {}{}", style, rule.pattern, split ? "" : ", whole on every rank");
+  }
+  if (spec.layout.stages.size() > 1) reason += "; tied over stages";
+  if (spec.layout.data_rank) reason += "; an expert of one data rank";
+  return reason;
+}
+
 void run(const Options& options) {
   const config::RunConfig given = options.config.load();
   const config::Dist& dist = given.train.dist;
@@ -53,8 +70,9 @@ void run(const Options& options) {
       config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
   const train::Placement placement = train::placement_of(config, ranks, plan.micro_batches);
   const layout::Mesh& mesh = placement.mesh;
-  const layout::ModelDescription model =
-      train::describe(train::model_tree(config.model), placement, config.data.seq_length);
+  const base::Json tree = train::model_tree(config.model);
+  const layout::ModelDescription model = train::describe(tree, placement, config.data.seq_length);
+  const nn::Policy policy = models::make_model(tree, mesh.size(Axis::tp)).policy;
   const std::string shape = fmt::format("pipeline {} x data {} x tensor {}", mesh.size(Axis::pp),
                                         mesh.size(Axis::dp), mesh.size(Axis::tp));
   if (options.rank && (*options.rank < 0 || *options.rank >= mesh.size()))
@@ -62,8 +80,8 @@ void run(const Options& options) {
                                         shape, mesh.size() - 1));
 
   base::Json parameters = base::Json::array();
-  std::string table = fmt::format("{:<40} {:<14} {:<7} {:<11} {:<11} {}\n", "parameter", "shape",
-                                  "stages", "dp", "tp", "slice");
+  std::string table = fmt::format("{:<40} {:<14} {:<7} {:<11} {:<11} {:<20} {}\n", "parameter", "shape",
+                                  "stages", "dp", "tp", "slice", "why");
   int64_t elements = 0;
   for (const layout::ParamSpec& spec : model.parameters) {
     // Without a rank, as the first one that holds the parameter has it.
@@ -73,16 +91,17 @@ void run(const Options& options) {
     const layout::Slice slice = layout::local_slice(spec, mesh, at);
     elements += slice.count();
     const std::string dp = layout::data_place(spec.layout),
-                      tp = layout::to_string(spec.layout.tp);
+                      tp = layout::to_string(spec.layout.tp), reason = reason_of(spec, policy);
     parameters.push_back({{"name", spec.name},
                           {"shape", spec.shape},
                           {"stages", spec.layout.stages},
                           {"dp", dp},
                           {"tp", tp},
-                          {"slice", json_of(slice)}});
+                          {"slice", json_of(slice)},
+                          {"reason", reason}});
     table += fmt::format(
-        "{:<40} {:<14} {:<7} {:<11} {:<11} {}\n", spec.name, fmt::format("{}", spec.shape),
-        fmt::format("{}", fmt::join(spec.layout.stages, ",")), dp, tp, text_of(slice));
+        "{:<40} {:<14} {:<7} {:<11} {:<11} {:<20} {}\n", spec.name, fmt::format("{}", spec.shape),
+        fmt::format("{}", fmt::join(spec.layout.stages, ",")), dp, tp, text_of(slice), reason);
   }
   if (options.json) {
     const base::Json document = {{"parameters", parameters},
@@ -101,7 +120,7 @@ void run(const Options& options) {
 void add_inspect(CLI::App& program) {
   auto options = std::make_shared<Options>();
   CLI::App* app = program.add_subcommand(
-      "inspect", "every parameter of a run: shape, placement, local slice, stage");
+      "inspect", "every parameter of a run: shape, placement, local slice, stage, and why");
   options->config.add_to(*app);
   app->add_option("--ranks", options->ranks,
                   "ranks of the job (default: as many as the configured axes need)");

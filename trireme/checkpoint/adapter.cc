@@ -120,6 +120,25 @@ void Adapter::check_used() const {
                                       path_, *unused_.begin(), unused_.size(), file_.tensors().size()));
 }
 
+namespace {
+
+/// PEFT's word for what a model is for, by the class that its configuration names; null where PEFT has none.
+base::Json task_of(const base::Json& model) {
+  const base::Json classes = model.value("architectures", base::Json());
+  const std::string name = classes.is_array() && !classes.empty() && classes[0].is_string() ? classes[0].get<std::string>() : "";
+  for (const auto& [end, task] : {std::pair("ForCausalLM", "CAUSAL_LM"),
+                                  {"LMHeadModel", "CAUSAL_LM"},
+                                  {"ForSequenceClassification", "SEQ_CLS"},
+                                  {"ForTokenClassification", "TOKEN_CLS"},
+                                  {"ForQuestionAnswering", "QUESTION_ANS"},
+                                  {"ForConditionalGeneration", "SEQ_2_SEQ_LM"}})
+    if (name.ends_with(end)) return task;
+  const bool bare = name.ends_with("Model") && name.find("For") == name.npos;
+  return bare ? base::Json("FEATURE_EXTRACTION") : base::Json();
+}
+
+}  // namespace
+
 int64_t convert_to_peft(const Checkpoint& source, const std::string& destination) {
   const base::Json& model = source.model_config();
   std::vector<formats::TensorEntry> entries;
@@ -135,7 +154,7 @@ int64_t convert_to_peft(const Checkpoint& source, const std::string& destination
   base::Json settings = model["adapter"];
   settings.erase("path");
   settings.update({{"peft_type", "LORA"},
-                   {"task_type", "CAUSAL_LM"},
+                   {"task_type", task_of(model)},
                    {"bias", "none"},
                    {"inference_mode", true},
                    {"fan_in_fan_out", model.value("model_type", "") == "gpt2"},

@@ -1,6 +1,7 @@
 #include "trireme/checkpoint/convert.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -51,32 +52,32 @@ base::DType stored_dtype(const Checkpoint& source, const std::string& name,
   return convert ? *options.dtype : tensor.dtype;
 }
 
-layout::Shape shape_of(const Checkpoint& source, const std::string& name, layout::Shape shape,
-                       const ConvertOptions& options) {
-  if (!options.vocab_size) return shape;
-  const std::vector<std::string> tables = vocabulary_tensors(source.model_config());
-  if (std::ranges::find(tables, name) != tables.end()) shape[0] = *options.vocab_size;
-  return shape;
-}
+using Resizings = std::map<std::string, Resizing>;
 
-/// The first rows, then their mean.
-at::Tensor with_rows(const at::Tensor& tensor, int64_t rows) {
-  const int64_t kept = std::min(rows, tensor.size(0));
-  at::Tensor out = tensor.narrow(0, 0, kept);
-  if (rows == kept) return out.contiguous();
-  std::vector<int64_t> shape = tensor.sizes().vec();
-  shape[0] = rows - kept;
-  return at::cat({out, tensor.mean(0, true, at::kDouble).to(tensor.scalar_type()).expand(shape)});
+/// FormatError where the source holds another shape than its configuration says.
+Resizings resizings_of(const Checkpoint& source, const ConvertOptions& options) {
+  if (!options.resize) return {};
+  const ConvertOptions::Resize resize = options.resize(source.model_config());
+  Resizings out = resizings(resize.before, resize.after);
+  for (const auto& [name, change] : out) {
+    const auto found = source.tensors().find(name);
+    if (found != source.tensors().end() && found->second.shape != change.before)
+      throw base::FormatError(fmt::format("{}: tensor \"{}\" is [{}], expected [{}]", source.path(), name,
+                                          fmt::join(found->second.shape, ", "), fmt::join(change.before, ", ")));
+  }
+  return out;
 }
 
 /// Entries of the tensors of one kind, in the order in which files hold them.
 std::vector<TensorEntry> entries_of(const Checkpoint& source, bool optimizer,
-                                    const ConvertOptions& options) {
+                                    const ConvertOptions& options, const Resizings& resizings = {}) {
   std::vector<TensorEntry> entries;
   for (const auto& [name, tensor] : source.tensors()) {
     if (options.change && nn::is_low_rank(name)) continue;  // merged
+    const auto found = resizings.find(name);
+    const layout::Shape& shape = found == resizings.end() ? tensor.shape : found->second.after;
     if (tensor.optimizer == optimizer && !(optimizer && options.average))
-      entries.push_back({name, stored_dtype(source, name, options), shape_of(source, name, tensor.shape, options)});
+      entries.push_back({name, stored_dtype(source, name, options), shape});
   }
   std::sort(entries.begin(), entries.end(), formats::written_before);
   return entries;
@@ -145,15 +146,13 @@ const layout::ParamSpec* spec_of(const std::string& name,
   return nullptr;
 }
 
-}  // namespace
-
-int64_t write_whole(const Checkpoint& source, const std::string& folder, bool optimizer,
-                    const ConvertOptions& options, Manifest& manifest) {
+int64_t write_resized(const Checkpoint& source, const std::string& folder, bool optimizer, const ConvertOptions& options,
+                      const Resizings& changed, Manifest& manifest) {
   const bool pickled = options.pickled;
   const std::string stem = optimizer ? "optimizer" : pickled ? "pytorch_model" : "model",
                     extension = pickled ? ".bin" : ".safetensors";
   const std::vector<std::vector<TensorEntry>> shards =
-      shards_of(entries_of(source, optimizer, options), options.max_shard_bytes);
+      shards_of(entries_of(source, optimizer, options, changed), options.max_shard_bytes);
   base::Json weight_map = base::Json::object();
   int64_t count = 0, total = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -171,7 +170,7 @@ int64_t write_whole(const Checkpoint& source, const std::string& folder, bool op
     for (const TensorEntry& entry : shards[i]) {
       at::Tensor tensor = source.read_whole(source_of(source, entry.name, options));
       if (options.change && !optimizer) tensor = options.change(entry.name, tensor);
-      if (!entry.shape.empty() && tensor.size(0) != entry.shape[0]) tensor = with_rows(tensor, entry.shape[0]);
+      if (const auto found = changed.find(entry.name); found != changed.end()) tensor = found->second.apply(tensor);
       tensor = tensor.to(dist::scalar_type(entry.dtype));
       std::span<const std::byte> bytes = bytes_of(tensor);
       pickled ? zip->write(entry.name, bytes) : writer->write(entry.name, bytes);
@@ -191,25 +190,67 @@ int64_t write_whole(const Checkpoint& source, const std::string& folder, bool op
   return count;
 }
 
+}  // namespace
+
+at::Tensor Resizing::apply(at::Tensor tensor) const {
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i] == after[i]) continue;
+    const auto dim = static_cast<int64_t>(i);
+    const int64_t kept = std::min(before[i], after[i]);
+    at::Tensor out = tensor.narrow(dim, 0, kept);
+    if (after[i] > kept) {
+      std::vector<int64_t> shape = tensor.sizes().vec();
+      shape[i] = after[i] - kept;
+      at::Tensor fill = tensor.mean(dim, true, at::kDouble).to(tensor.scalar_type());
+      if (zeros) fill.zero_();
+      out = at::cat({out, fill.expand(shape)}, dim);
+    }
+    tensor = out.contiguous();
+  }
+  return tensor;
+}
+
+std::map<std::string, Resizing> resizings(const std::vector<layout::ParamSpec>& before, const std::vector<layout::ParamSpec>& after) {
+  std::map<std::string, Resizing> out;
+  int64_t tables = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const layout::ParamSpec &one = before[i], &other = after[i];
+    base::check(one.name == other.name && one.shape.size() == other.shape.size(), "{} and {} are no parameters of one model",
+                one.name, other.name);
+    if (one.shape == other.shape) continue;
+    const bool buffer = one.kind == layout::ParamKind::buffer;
+    tables += !buffer && one.shape.size() > 1;
+    out[one.name] = {.before = one.shape, .after = other.shape, .zeros = buffer};
+  }
+  for (auto& [name, change] : out) change.zeros |= tables == 1 && change.before.size() == 1;
+  return out;
+}
+
+int64_t write_whole(const Checkpoint& source, const std::string& folder, bool optimizer, const ConvertOptions& options,
+                    Manifest& manifest) {
+  return write_resized(source, folder, optimizer, options, {}, manifest);
+}
+
 int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
                       const ConvertOptions& options) {
   check_average(source, options);
-  if ((options.change || options.vocab_size) && options.optimizer)
+  if ((options.change || options.resize) && options.optimizer)
     throw base::ConfigError("the optimizer's tensors belong to the weights as they are; change these without them");
   bool with_optimizer = options.optimizer && source.manifest() && source.has_optimizer();
   if (with_optimizer && options.pickled)
     throw base::ConfigError(
         "pytorch_model.bin holds weights only; leave the optimizer out or write safetensors");
+  const Resizings changed = resizings_of(source, options);
   int64_t count = 0;
   build_folder(destination, [&](const std::string& folder) {
     Manifest manifest = manifest_for(source);
     manifest.merged = true;
+    if (options.resize) manifest.model_config = options.resize(source.model_config()).config;
     set_dtype(manifest.model_config, source, options);
     if (options.change) manifest.model_config.erase("adapter");
-    if (options.vocab_size) manifest.model_config["vocab_size"] = *options.vocab_size;
     for (bool optimizer : {false, true}) {
       if (!optimizer || with_optimizer)
-        count += write_whole(source, folder, optimizer, options, manifest);
+        count += write_resized(source, folder, optimizer, options, changed, manifest);
     }
     if (options.check) options.check();
     write_model_files(folder, manifest.model_config, source.path());

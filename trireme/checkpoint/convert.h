@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,14 +20,30 @@ struct ConvertOptions {
   // convert_to_hf only:
   // What a parameter becomes, of its shape and type: an adapter is merged. Without the optimizer.
   std::function<at::Tensor(const std::string& name, const at::Tensor& tensor)> change = {};
-  // Rows of the tables of tokens (and the head's): the first ones of those there are; further ones begin as their mean,
-  // as transformers' resize_token_embeddings has it but for a deviation of 3e-5 of theirs. Without the optimizer.
-  std::optional<int64_t> vocab_size = {};
+  // The model with another vocabulary, of its configuration: what it says then, and the parameters before and after, in one
+  // order: see Resizing. Without the optimizer.
+  struct Resize {
+    base::Json config = {};
+    std::vector<layout::ParamSpec> before = {}, after = {};
+  };
+  std::function<Resize(const base::Json& config)> resize = {};
   std::function<void()> check = {};  // throws where what was written must not appear
   bool optimizer = false;                  // with the optimizer's tensors
   bool pickled = false;                    // pytorch_model.bin in place of model.safetensors
   std::optional<int64_t> max_shard_bytes = {};  // several files of at most so much (or of one tensor)
 };
+
+/// How a parameter takes the shape that the model with another vocabulary has for it: along a dimension that is shorter there
+/// it ends sooner; along a longer one more entries begin as the mean of those there are, as transformers'
+/// resize_token_embeddings has it but for a deviation of 3e-5 of theirs; or as zeros, as those of buffers do, and of the bias
+/// of a head that shares the words' table.
+struct Resizing {
+  layout::Shape before = {}, after = {};
+  bool zeros = false;
+  at::Tensor apply(at::Tensor tensor) const;
+};
+/// Of each parameter whose shape differs, by name; both lists in one order.
+std::map<std::string, Resizing> resizings(const std::vector<layout::ParamSpec>& before, const std::vector<layout::ParamSpec>& after);
 
 /// Writes a Hugging Face folder: config.json, model.safetensors (or pytorch_model.bin, which is
 /// OSLO's merged file too), the tokenizer's files. With the optimizer (and a manifest in the source)

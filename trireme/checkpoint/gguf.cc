@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <set>
 
 #include "trireme/base/error.h"
@@ -150,12 +153,39 @@ std::vector<Move> moves_of(const GgufFile& file, const Architecture& architectur
   };
   for (const TensorRule& rule : architecture.tensors)
     for (int64_t block = 0; block < (of_blocks(rule) ? blocks : 1); ++block) add(rule, block);
-  if (left.contains("rope_freqs.weight"))
-    throw FormatError(file.path() + ": it stores rotary factors as a tensor (rope_freqs.weight), from which the settings of "
-                      "config.json cannot be told; convert the original model instead");
+  left.erase("rope_freqs.weight");  // which config.json says
   if (!left.empty())
     throw FormatError(fmt::format("{}: tensor \"{}\" has no place in a {} model", file.path(), *left.begin(), architecture.name));
   return moves;
+}
+
+/// By how much Llama 3.1's scaling divides a rotary frequency, as its configuration says it.
+double llama3_factor(double frequency, double factor, double low, double high, double original) {
+  const double turns = original * frequency / (2 * std::numbers::pi);  // within the original length
+  if (turns > high) return 1;
+  if (turns < low) return factor;
+  const double smooth = (turns - low) / (high - low);
+  return 1 / ((1 - smooth) / factor + smooth);
+}
+
+/// The settings behind rope_freqs.weight, which holds what they come to; null where it changes nothing. FormatError for
+/// others than those with which Llama 3.1 to 3.3 were made: a factor of one's own, between 1 and 4 turns of 8192 places.
+Json rope_scaling_of(const GgufFile& file, int64_t head_size, double theta) {
+  constexpr double kLow = 1, kHigh = 4, kOriginal = 8192;
+  const std::vector<float> held = file.dequantize("rope_freqs.weight");
+  const double factor = held.empty() ? 1 : *std::ranges::max_element(held);
+  bool equal = std::ssize(held) == head_size / 2 && factor >= 1;
+  for (size_t i = 0; equal && i < held.size(); ++i) {
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
+    const double want = llama3_factor(frequency, factor, kLow, kHigh, kOriginal);
+    equal = std::abs(held[i] - want) <= 1e-4 * want;
+  }
+  if (factor == 1 && equal) return {};
+  if (!equal)
+    throw FormatError(file.path() + ": it stores rotary factors as a tensor (rope_freqs.weight) that are none of Llama 3's, so "
+                      "the settings of config.json cannot be told; convert the original model instead");
+  return {{"rope_type", "llama3"}, {"factor", factor}, {"low_freq_factor", kLow}, {"high_freq_factor", kHigh},
+          {"original_max_position_embeddings", static_cast<int64_t>(kOriginal)}};
 }
 
 Json config_of(const GgufFile& file, const Architecture& architecture, bool tied) {
@@ -172,6 +202,12 @@ Json config_of(const GgufFile& file, const Architecture& architecture, bool tied
   if (given.contains(scaling) && given[scaling] != "none")
     throw FormatError(fmt::format("{}: {} \"{}\" is not supported; convert the original model instead", file.path(), scaling,
                                   given[scaling].dump()));
+  if (file.tensors().contains("rope_freqs.weight")) {
+    const auto heads = config.value("num_attention_heads", int64_t{1}), hidden = config.value("hidden_size", int64_t{0});
+    const int64_t head_size = config.value("head_dim", heads > 0 ? hidden / heads : 0);
+    if (Json scaling = rope_scaling_of(file, head_size, config.value("rope_theta", 10000.0)); !scaling.is_null())
+      config["rope_scaling"] = std::move(scaling);
+  }
   config["vocab_size"] = file.tensors().at("token_embd.weight").shape.at(0);
   config["tie_word_embeddings"] = tied;
   for (const char* key : {"bos", "eos"})

@@ -25,7 +25,10 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "chat_template.jinja",
                                            "encoder.json",
                                            "vocab.bpe",
-                                           "generation_config.json"};
+                                           "sentencepiece.bpe.model",
+                                           "generation_config.json",
+                                           "preprocessor_config.json",
+                                           "processor_config.json"};
 
 /// What a family's files say otherwise than its model.
 struct FamilyFiles {
@@ -155,17 +158,6 @@ std::string tied_to(const base::Json& config, const std::string& name) {
     if (name == repeated && (inner || tied_value.get<bool>())) return original;
   }
   return "";
-}
-
-std::vector<std::string> vocabulary_tensors(const base::Json& config) {
-  const FamilyFiles* files = files_of(config);
-  if (!files || files->ties.empty()) {
-    throw base::ConfigError(fmt::format("config.json: which tensors of a {} have a row for each token is not known",
-                                        config.value("model_type", base::Json("model")).dump()));
-  }
-  std::vector<std::string> names{files->head.substr(0, files->head.find('.')) + ".bias"};
-  for (const auto& [repeated, original] : files->ties) names.insert(names.end(), {repeated, original});
-  return names;
 }
 
 void copy_tokenizer(const std::string& from, const std::string& folder) {

@@ -18,11 +18,8 @@ std::optional<std::string> model_name(const base::Json& config, const std::strin
 /// lm_head.weight is transformer.wte.weight); empty for all others. `name` is the model's.
 std::string tied_to(const base::Json& config, const std::string& name);
 
-/// The model's parameters that have a row for each token; ConfigError for a family that is not known by its files.
-std::vector<std::string> vocabulary_tensors(const base::Json& config);
-
-/// Copies the tokenizer's files (those of `from` that Hugging Face knows, and generation_config.json; or `from` itself when
-/// it is a file) into `folder`, durably. IoError when `from` does not exist.
+/// Copies the files that go along with weights (of the tokenizer, of how to generate and of how images are prepared: those of
+/// `from` that Hugging Face knows; or `from` itself when it is a file) into `folder`, durably. IoError when `from` does not exist.
 void copy_tokenizer(const std::string& from, const std::string& folder);
 
 }  // namespace trireme::checkpoint

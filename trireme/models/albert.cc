@@ -25,7 +25,7 @@ AlbertConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   get("inner_group_num", c.inner_group_num);
   get("classifier_dropout_prob", c.classifier_dropout_prob, 0, 0.999);
   get.only("position_embedding_type", "absolute");
-  get.ignore({"head", "num_labels", "pooling", "normalize", "net_structure_type", "gap_size",
+  get.ignore({"head", "pooling", "normalize", "net_structure_type", "gap_size",
               "num_memory_blocks", "down_scale_factor"});
   get.finish();
   if (resolved) *resolved = get.resolved();

@@ -53,27 +53,14 @@ BartConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   BartConfig c;
   ConfigReader get(tree, "bart");
   visit(get, c);
-  get.ignore({"head",
-              "num_labels",
-              "classif_dropout",
-              "is_decoder",
-              "forced_eos_token_id",
-              "forced_bos_token_id",
-              "num_hidden_layers",
-              "add_bias_logits",
-              "add_final_layer_norm",
-              "normalize_before",
-              "normalize_embedding",
-              "static_position_embeddings",
-              "extra_pos_embeddings",
-              "gradient_checkpointing",
-              "early_stopping",
-              "no_repeat_ngram_size",
-              "num_beams",
-              "length_penalty",
-              "max_length",
-              "min_length",
-              "prefix"});
+  get.ignore({"head", "classif_dropout", "num_hidden_layers", "extra_pos_embeddings", "save_step", "replacing_rate", "force_bos_token_to_be_generated",
+              "student_encoder_layers", "student_decoder_layers"});
+  // What its first code could do besides, and that of its kin does.
+  get.only("add_bias_logits", false);
+  get.only("add_final_layer_norm", false);
+  get.only("normalize_before", false);
+  get.only("normalize_embedding", true);
+  get.only("static_position_embeddings", false);
   get.finish();
   if (resolved) *resolved = get.resolved();
   if (c.encoder_layerdrop > 0 || c.decoder_layerdrop > 0)

@@ -24,8 +24,9 @@ DecoderConfig read(ConfigReader& get) {
   get("apply_residual_connection_post_layernorm", c.residual_of_norm);
   // How the sums of its training's tensor ranks were ordered, and what its kernels masked.
   get.ignore({"slow_but_exact", "offset_alibi", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion",
-              "unk_token_id", "skip_bias_add", "skip_bias_add_qkv", "seq_length"});
+              "skip_bias_add", "skip_bias_add_qkv", "seq_length"});
   c.inner = 4 * c.hidden;
+  get.only("n_inner", c.inner);
   c.kv_heads = c.heads;
   c.head_size = head_size_of(c);
   c.scale = 1 / std::sqrt(static_cast<double>(c.head_size));

@@ -25,6 +25,8 @@ void visit(ConfigReader& get, Tower& t) {
   visit(get, static_cast<EncoderKeys&>(t));
   get("attention_dropout", t.attention_dropout, 0, 0.999);
   get("initializer_factor", t.initializer_factor, 0, 100);
+  get.only("dropout", 0.0);
+  get.ignore({"projection_dim"});  // the whole model's is read
 }
 
 void visit_text(ConfigReader& get, ClipConfig& c) {
@@ -45,11 +47,10 @@ ClipConfig read(const base::Json& tree, base::Json* resolved) {
   ConfigReader of_text(text, "clip", "model.text_config"),
       of_vision(vision, "clip", "model.vision_config"), get(tree, "clip");
   visit_text(of_text, c);
-  of_text.ignore({"projection_dim"});
   of_text.finish();
   visit(of_vision, c.vision);
   of_vision("num_channels", c.num_channels);
-  of_vision.ignore({"projection_dim", "image_size", "patch_size"});
+  of_vision.ignore({"image_size", "patch_size"});
   of_vision.finish();
   c.sizes = read_sizes(vision, {.patch = {32, 32}});
   get("projection_dim", c.projection_dim);

@@ -40,7 +40,7 @@ DistilBertConfig read(const base::Json& tree, base::Json* resolved = nullptr) {
   DistilBertConfig c;
   ConfigReader get(tree, "distilbert");
   visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize", "tie_weights_"});
+  get.ignore({"head", "pooling", "normalize", "tie_weights_"});
   get.finish();
   if (resolved) *resolved = get.resolved();
   check_divides("n_heads", c.n_heads, "dim", c.dim);

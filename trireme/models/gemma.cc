@@ -32,7 +32,7 @@ DecoderConfig read_gemma(ConfigReader& get, int64_t vocab, int64_t positions, in
   get("sliding_window_pattern", every);
   like.read_layer_types(get, window.value_or(0), [&](int64_t layer) { return (layer + 1) % every != 0; });
   get.only("use_bidirectional_attention", false);
-  get.ignore({"hidden_act", "cache_implementation", "_sliding_window_pattern"});
+  get.ignore({"hidden_act", "_sliding_window_pattern", "sliding_window_size"});
   return c;
 }
 

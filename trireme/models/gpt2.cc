@@ -35,7 +35,6 @@ DecoderConfig read(ConfigReader& get) {
   bool scaled = true;
   get("scale_attn_weights", scaled);
   get("scale_attn_by_inverse_layer_idx", c.scale_by_layer);
-  get.only("add_cross_attention", false);
   get.ignore({"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
               "summary_type", "summary_use_proj"});
   // transformers' defaults point at GPT-2's own end token, which a smaller vocabulary lacks.

@@ -27,6 +27,7 @@ DecoderConfig read(ConfigReader& get) {
   get("attention_dropout", c.attention_dropout, 0, 0.999);
   get("hidden_dropout", c.residual_dropout, 0, 0.999);
   c.embedding_dropout = c.residual_dropout;
+  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"}) get.only(key, 0.0);  // as its first files say it
   bool bias = true;
   get("attention_bias", bias);
   c.query_bias = c.attention_out_bias = bias;

@@ -43,6 +43,8 @@ DecoderConfig read(ConfigReader& get) {
   read_padding(get, c);
   get.only("layer_norm_elementwise_affine", true);
   get.only("layerdrop", 0.0);
+  get.only("learned_embeddings", true);
+  get.only("scale_embeddings", false);
   get.ignore({"activation_dropout"});
   c.kv_heads = c.heads;
   c.head_size = head_size_of(c);

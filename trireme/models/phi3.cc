@@ -12,6 +12,8 @@ DecoderConfig read(ConfigReader& get) {
   c.names.gate = c.names.up = "mlp.gate_up_proj";
   get("resid_pdrop", c.residual_dropout, 0, 0.999);
   get.ignore({"embd_pdrop"});  // which Hugging Face does not read
+  for (const char* key : {"attention_bias", "mlp_bias", "lm_head_bias"}) get.only(key, false);
+  for (const char* key : {"full_attn_mod", "interpolate_factor"}) get.only(key, 1);
   like.read_window(get, std::nullopt);
   return c;
 }

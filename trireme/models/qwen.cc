@@ -27,6 +27,7 @@ void read_windows(ConfigReader& get, LlamaLike& like) {
 DecoderConfig read_qwen2(ConfigReader& get) {
   LlamaLike like(get, qwen(), {.positions = 32768});
   read_windows(get, like);
+  get.only("use_mrope", false);
   like.config.query_bias = true;
   return like.config;
 }

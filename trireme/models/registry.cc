@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/nearest.h"
 #include "trireme/models/family.h"
+#include "trireme/models/vocabulary.h"
 
 namespace trireme::models {
 namespace {
@@ -61,8 +62,28 @@ base::Registry<Family>& families() {
   return all;
 }
 
-nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(tree, tp); }
-base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(tree); }
+namespace {
+
+/// null says nothing, as an absent key; heads read this one as a word.
+base::Json without_null_problem(base::Json tree) {
+  if (tree.contains("problem_type") && tree["problem_type"].is_null()) tree.erase("problem_type");
+  return tree;
+}
+
+}  // namespace
+
+nn::ModelDef make_model(const base::Json& tree, int tp) { return find_family(tree).make(without_null_problem(tree), tp); }
+base::Json resolve_model(const base::Json& tree) { return find_family(tree).resolve(without_null_problem(tree)); }
+
+base::Json with_vocabulary(const base::Json& tree, int64_t size) {
+  if (make_model(tree, 1).vocab_size == 0)
+    throw base::ConfigError(fmt::format("a model of family {} has no vocabulary that could be resized", family_name(tree)));
+  base::Json out = tree;
+  const bool nested = out.contains("text_config") && out["text_config"].is_object();
+  (nested ? out["text_config"] : out)["vocab_size"] = size;
+  base::check(make_model(out, 1).vocab_size == size, "family {} does not read its vocab_size", family_name(tree));
+  return out;
+}
 
 void check_begins_with(const base::Json& given, const base::Json& held, const std::string& pretrained) {
   const std::string wanted = family_name(given), there = family_name(held);
@@ -84,13 +105,28 @@ void check_divides(const char* part_key, int64_t part, const char* whole_key, in
 
 ConfigReader::ConfigReader(const base::Json& tree, std::string family, std::string path)
     : tree_(tree), family_(std::move(family)), path_(std::move(path)) {
-  // Keys of every Hugging Face configuration that say nothing about the arithmetic of training.
-  ignore({"family", "model_type", "pretrained", "architectures", "torch_dtype", "dtype", "transformers_version",
-          "_name_or_path", "use_cache", "task_specific_params", "bos_token_id", "eos_token_id", "pad_token_id",
-          "return_dict", "output_hidden_states", "output_attentions", "id2label", "label2id", "chunk_size_feed_forward",
-          "is_encoder_decoder", "problem_type", "gradient_checkpointing", "_attn_implementation", "attn_implementation",
-          "auto_map", "tokenizer_class", "prefix", "finetuning_task", "torchscript", "sep_token_id",
-          "decoder_start_token_id", "adapter", "is_decoder", "num_labels", "classifier_dropout", "pretraining_tp"});
+  // What any Hugging Face configuration may say, and those of a model's parts do: about files and Python, tokens, labels,
+  // and how to generate. None of it changes the arithmetic of training; a family reads what concerns it.
+  ignore({"family", "model_type", "pretrained", "architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path",
+          "_commit_hash", "use_cache", "task_specific_params", "return_dict", "output_hidden_states", "output_attentions",
+          "output_past", "chunk_size_feed_forward", "is_encoder_decoder", "gradient_checkpointing", "_attn_implementation",
+          "_attn_implementation_autoset", "attn_implementation", "auto_map", "finetuning_task", "torchscript", "use_bfloat16",
+          "tf_legacy_loss", "xla_device", "adapter", "is_decoder", "classifier_dropout", "pretraining_tp",
+          "tie_word_embeddings"});
+  ignore({"bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "cls_token_id", "mask_token_id",
+          "decoder_start_token_id", "tokenizer_class", "prefix", "id2label", "label2id", "num_labels", "_num_labels",
+          "problem_type"});
+  ignore({"max_length", "min_length", "max_new_tokens", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+          "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
+          "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+          "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+          "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "cache_implementation"});
+  // Features that any of them may switch on.
+  only("add_cross_attention", false);
+  only("cross_attention_hidden_size", nullptr);
+  only("tie_encoder_decoder", false);
+  only("pruned_heads", base::Json::object());
+  only("quantization_config", nullptr);
 }
 
 void ConfigReader::ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }

@@ -42,7 +42,7 @@ SwinConfig read(const base::Json& tree, bool v2, base::Json* resolved = nullptr)
   SwinConfig c;
   ConfigReader get(tree, v2 ? "swinv2" : "swin");
   visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize", "image_size", "patch_size", "depths",
+  get.ignore({"head", "pooling", "normalize", "image_size", "patch_size", "depths",
               "num_heads", "encoder_stride", "hidden_size", "num_layers", "stage_names",
               "out_features", "out_indices", "path_norm"});
   if (v2) get.ignore({"pretrained_window_sizes"});

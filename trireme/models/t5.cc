@@ -56,15 +56,17 @@ T5Config read(const base::Json& tree, base::Json* resolved = nullptr) {
     c.scale_decoder_outputs = false;
   ConfigReader get(tree, "t5");
   visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize", "dense_act_fn", "is_gated_act",
-              "is_decoder", "n_positions", "output_past", "decoder_layers", "tokenizer_class"});
+  get.ignore({"head", "pooling", "normalize", "dense_act_fn", "is_gated_act", "n_positions", "decoder_layers"});
   get.finish();
   if (resolved) *resolved = get.resolved();
   nn::find_activation(c.activation());
   return c;
 }
 
-HeadKind kind_of(const base::Json& tree) {
+HeadKind kind_of(base::Json tree) {
+  // Both halves without a head, and what a model with one was called once.
+  for (const char* whole : {"T5Model", "T5WithLMHeadModel"})
+    if (tree.value("architectures", base::Json()) == base::Json::array({whole})) tree.erase("architectures");
   return head_of(
       tree, "t5",
       {HeadKind::seq2seq, HeadKind::sequence_classification, HeadKind::token_classification,

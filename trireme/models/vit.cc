@@ -29,7 +29,7 @@ VitConfig read(const base::Json& tree, const std::string& family, base::Json* re
   VitConfig c;
   ConfigReader get(tree, family);
   visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize", "standardize"});
+  get.ignore({"head", "pooling", "normalize", "standardize"});
   for (const char* key : kPretraining) get.ignore({key});
   if (family == "deit")
     get.ignore({"teacher", "distillation", "distillation_alpha", "distillation_tau"});

@@ -354,6 +354,7 @@ at::Tensor gated(Activation activation, const at::Tensor& gate, const at::Tensor
 Activation find_activation(const std::string& name) {
   static const std::map<std::string, Activation> kActivations = {
       {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
+      {"gelu_fast", gelu_tanh},
       {"gelu_new", gelu_tanh},
       {"gelu_pytorch_tanh", gelu_tanh},
       {"quick_gelu", [](const at::Tensor& x) { return x * at::sigmoid(x * 1.702); }},

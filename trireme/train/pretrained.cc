@@ -1,16 +1,23 @@
 #include "trireme/train/pretrained.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <cstring>
 #include <filesystem>
+#include <map>
 
 #include "trireme/base/error.h"
 #include "trireme/checkpoint/adapter.h"
 #include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/folder.h"
+#include "trireme/checkpoint/index.h"
 #include "trireme/checkpoint/save.h"
 #include "trireme/checkpoint/together.h"
+#include "trireme/dist/device.h"
+#include "trireme/dist/redistribute.h"
 #include "trireme/models/registry.h"
+#include "trireme/models/vocabulary.h"
 #include "trireme/nn/low_rank.h"
 #include "trireme/nn/tensor_part.h"
 #include "trireme/optim/groups.h"
@@ -42,7 +49,8 @@ ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, con
                                                         .micro_batches = static_cast<int>(options.micro_batches)}),
       .options = {.dtype = options.dtype, .sequence_parallel = options.sequence_parallel,
                   .expert_axis = options.expert_axis, .seed = options.seed, .fuse = options.fuse}};
-  ParallelModel model{.assembly = assemble(tree, placement, 1, world), .config = models::resolve_model(tree)};
+  ParallelModel model{
+      .assembly = assemble(tree, placement, 1, world), .config = models::resolve_model(tree), .options = options};
   if (options.gradient_checkpointing) model.stage.recompute_every = 1;
   config::Optim frozen;
   for (const std::string& pattern : options.freeze) frozen.groups.push_back({.pattern = pattern, .freeze = true});
@@ -52,6 +60,38 @@ ParallelModel lay_out(base::Json tree, const checkpoint::Checkpoint* source, con
       make_parameters(*model.assembly, options.gradients, source, options.zero_stage, options.strict);
   if (source) model.source = source->path();
   return model;
+}
+
+/// Copies the elements that two parts of a tensor share.
+void copy_shared(const nn::TensorPart& from, nn::TensorPart& to) {
+  const at::Tensor source = dist::to_host(from.data).contiguous();
+  at::Tensor target = dist::to_host(to.data).clone();
+  const auto size = static_cast<int64_t>(source.element_size());
+  const auto* read = static_cast<const std::byte*>(source.const_data_ptr());
+  auto* write = static_cast<std::byte*>(target.mutable_data_ptr());
+  checkpoint::for_each_shared(from.slice, from.flat, to.slice, to.flat, to.global_shape, [&](const layout::Overlap& run) {
+    std::memcpy(write + run.to * size, read + run.from * size, static_cast<size_t>(run.count * size));
+  });
+  to.data.copy_(target.view(to.data.sizes()));
+}
+
+/// All of a tensor, on the host of every rank. `part`: what this rank has of it, or null. Collective over the world.
+at::Tensor gathered(const layout::ParamSpec& spec, const nn::TensorPart* part, const comm::Comm& world) {
+  const layout::Slice all = layout::whole(spec.shape);
+  nn::TensorPart whole{.name = spec.name,
+                       .global_shape = spec.shape,
+                       .slice = all,
+                       .flat = {0, all.count()},
+                       .data = at::zeros(spec.shape, dist::scalar_type(spec.dtype))};
+  if (part && part->owner) copy_shared(*part, whole);
+  world.all_reduce(whole.data.mutable_data_ptr(), whole.data.numel(), spec.dtype).wait();
+  return whole.data;
+}
+
+std::map<std::string, nn::TensorPart> parts_by_name(const Assembly& assembly) {
+  std::map<std::string, nn::TensorPart> out;
+  for (nn::TensorPart& part : nn::parts_of(assembly.model->store, assembly.mesh.coord)) out.emplace(part.name, std::move(part));
+  return out;
 }
 
 void remove_quietly(const std::string& folder) {
@@ -97,6 +137,33 @@ ParallelModel from_pretrained(const std::string& name_or_folder, const ParallelO
 
 ParallelModel from_config(const base::Json& config, const ParallelOptions& options, dist::World& world) {
   return lay_out(config, nullptr, options, world);
+}
+
+void resize_token_embeddings(ParallelModel& model, int64_t size, dist::World& world) {
+  ParallelOptions options = model.options;
+  options.config = base::Json::object();  // whose keys the model's own have taken
+  ParallelModel next = lay_out(models::with_vocabulary(model.config, size), nullptr, options, world);
+  next.mismatch = model.mismatch, next.source = model.source;
+  const std::vector<layout::ParamSpec>&before = model.assembly->description.parameters,
+                                      &after = next.assembly->description.parameters;
+  const auto resizings = checkpoint::resizings(before, after);
+  const bool sharded = model.assembly->model->store.sharding().parameters;
+  std::map<std::string, nn::TensorPart> from = parts_by_name(*model.assembly), to = parts_by_name(*next.assembly);
+  for (size_t i = 0; i < before.size(); ++i) {
+    const auto had = from.find(before[i].name), has = to.find(before[i].name);
+    const auto change = resizings.find(before[i].name);
+    if (change == resizings.end() && !sharded) {
+      if (has != to.end()) has->second.data.copy_(had->second.data);
+      continue;
+    }
+    at::Tensor whole = gathered(before[i], had == from.end() ? nullptr : &had->second, model.assembly->mesh.world);
+    if (has == to.end()) continue;
+    if (change != resizings.end()) whole = change->second.apply(whole);
+    const layout::Slice all = layout::whole(after[i].shape);
+    copy_shared({.name = after[i].name, .global_shape = after[i].shape, .slice = all, .flat = {0, all.count()}, .data = whole},
+                has->second);
+  }
+  model = std::move(next);
 }
 
 void save_pretrained(const ParallelModel& model, const std::string& given, dist::World& world, SaveFormat format) {

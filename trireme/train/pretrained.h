@@ -37,6 +37,7 @@ struct ParallelModel {
   pipeline::StageOptions stage = {};  // for the Executor
   checkpoint::Mismatch mismatch = {};
   std::string source = {};            // whose tokenizer goes along when it is saved; empty: none
+  ParallelOptions options = {};       // that it was laid out by
 };
 
 /// The model of a folder, or of a name in Hugging Face's cache (checkpoint/hub.h): safetensors or pytorch_model.bin, one
@@ -46,6 +47,11 @@ ParallelModel from_pretrained(const std::string& name_or_folder, const ParallelO
 /// The model that a config.json's tree names, with weights drawn from the seed: the same whatever the layout. ConfigError.
 /// Collective over the world.
 ParallelModel from_config(const base::Json& config, const ParallelOptions& options, dist::World& world);
+
+/// Gives the model a vocabulary of `size` tokens: the first ones of those there are, and new ones that begin as
+/// checkpoint::Resizing says, in every table and head that has a place for each; ties stay. Its parameters move, so call it before an optimizer or an
+/// executor is made of them. ConfigError for a family without a vocabulary. Collective over the world.
+void resize_token_embeddings(ParallelModel& model, int64_t size, dist::World& world);
 
 enum class SaveFormat : uint8_t {
   safetensors,  // config.json, model.safetensors

@@ -10,10 +10,12 @@ BertConfig read(const BertLike& like, const base::Json& tree, base::Json* resolv
   visit(get, c);
   get("classifier_dropout", c.classifier_dropout, 0, 0.999);
   get.only("is_decoder", false);
-  get.only("add_cross_attention", false);
   get.only("position_embedding_type", "absolute");
   if (like.visit) like.visit(get, c);
-  get.ignore({"head", "num_labels", "pooling", "normalize"});
+  get.ignore({"head", "pooling", "normalize"});
+  // Of a pooler that the first BERT's code had besides.
+  get.ignore({"directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+              "pooler_type"});
   get.finish();
   if (resolved) *resolved = get.resolved();
   if (c.embedding_size == 0) c.embedding_size = c.hidden_size;

@@ -413,10 +413,10 @@ HeadKind head_of(const base::Json& tree, const std::string& family,
     return otherwise;
   const std::string named =
       tree["architectures"][0].is_string() ? tree["architectures"][0].get<std::string>() : "";
+  const bool bare = named.ends_with(suffix_of(HeadKind::embedding)) && named.find("For") == named.npos;
   for (HeadKind kind : has)
-    if (named.ends_with(suffix_of(kind)) &&
-        (kind != HeadKind::embedding || named.find("For") == named.npos))
-      return kind;
+    if (kind == HeadKind::embedding ? bare : named.ends_with(suffix_of(kind))) return kind;
+  if (bare) return otherwise;
   throw base::ConfigError(fmt::format(
       "model.architectures names {}, which family {} has not; give model.head instead, one of: {}",
       named, family, key));

@@ -29,6 +29,7 @@ LlamaLike::LlamaLike(ConfigReader& get, DecoderConfig given, const Defaults& def
   if (get.value_of("head_dim")) get("head_dim", c.head_size);
   if (c.head_size == 0) c.head_size = head_size_of(c);
   get.note("head_dim", c.head_size);
+  get.ignore({"max_sequence_length"});
   read_padding(get, c);
   c.scale = 1 / std::sqrt(static_cast<double>(c.head_size));
   int64_t positions = defaults.positions;
