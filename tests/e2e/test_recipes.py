@@ -141,7 +141,7 @@ def test_gpt2_with_low_rank_adapters(tmp_path):
     trireme("ckpt", "convert", lora / "base_run", lora / "base", "--to", "hf")
     run(tmp_path, "gpt2_lora", "--ranks", 2, "train.train_micro_batch_size=4", *([] if FULL else ["train.evaluation.eval_samples=8"]))
     trireme("ckpt", "convert", lora / "run", lora / "adapter", "--to", "peft")
-    base = json.loads(trireme("eval", "--config", lora / "run/config.yaml", "--checkpoint", lora / "base", "--json", "model.adapter=null",
+    base = json.loads(trireme("eval", "--config", lora / "run/config.yaml", "--checkpoint", lora / "base", "--json", "--ranks", 2, "model.adapter=null",
                               cwd=tmp_path, timeout=LONG).stdout) if FULL else None
     said = measured(lora / "run")
     assert (lora / "adapter/adapter_model.safetensors").exists()
