@@ -23,7 +23,7 @@ MODELS = {
     "gpt_neo": ("GPTNeoForCausalLM", dict(hidden_size=24, num_layers=1, num_heads=2, max_position_embeddings=16,
                                           attention_types=[[["global"], 1]])),
     "gptj": ("GPTJForCausalLM", dict(n_embd=24, n_layer=1, n_head=2, n_positions=16, rotary_dim=4)),
-    "gpt_neox": ("GPTNeoXForCausalLM", dict(hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=20)),
+    "gpt_neox": ("GPTNeoXForCausalLM", dict(hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=20)),
     "opt": ("OPTForCausalLM", dict(hidden_size=24, num_hidden_layers=1, num_attention_heads=2, ffn_dim=20,
                                    max_position_embeddings=16, word_embed_proj_dim=12)),
     "bloom": ("BloomForCausalLM", dict(hidden_size=24, n_layer=1, n_head=2, pad_token_id=3)),
