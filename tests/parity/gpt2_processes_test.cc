@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "tests/support/gpt2_cell.h"
+#include "tests/support/start_ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/io.h"
-#include "trireme/comm/launch.h"
 
 namespace trireme::test {
 namespace {
@@ -32,7 +32,7 @@ std::vector<Cell> cells() {
 }
 
 /// Runs each cell's ranks as processes, with `start` given the words of cell_rank, and compares what they came to.
-void expect_equal_to_threads(const std::function<int(const Cell&, std::vector<std::string>)>& start) {
+void expect_equal_to_threads(const std::function<int(const Cell&, const Words&)>& start) {
   for (const Cell& cell : cells()) {
     TemporaryFolder temporary;
     std::string folder = temporary.path();
@@ -48,27 +48,16 @@ void expect_equal_to_threads(const std::function<int(const Cell&, std::vector<st
 }
 
 TEST(Gpt2Processes, EqualThreadsBitForBit) {
-  expect_equal_to_threads([](const Cell& cell, const std::vector<std::string>& words) {
-    return comm::launch_local({.nproc = cell.ranks(), .prefix = false}, words);
-  });
+  expect_equal_to_threads([](const Cell& cell, const Words& words) { return start_on_one_host(cell.ranks(), words); });
 }
 
-// Two ranks on each of what looks like two hosts, TCP between them.
 TEST(Gpt2Processes, EqualThreadsOnTwoHosts) {
-  expect_equal_to_threads([](const Cell& cell, const std::vector<std::string>& words) {
-    std::vector<std::string> command{"sh", "-c", "TRIREME_HOST=$((RANK / 2)) exec \"$0\" \"$@\""};
-    command.insert(command.end(), words.begin(), words.end());
-    return comm::launch_local({.nproc = cell.ranks(), .prefix = false}, command);
-  });
+  expect_equal_to_threads([](const Cell& cell, const Words& words) { return start_on_two_hosts(cell.ranks(), words); });
 }
 
-// The same with MPI between them.
 TEST(Gpt2Processes, EqualThreadsUnderMpirun) {
-  if (std::string(TRIREME_MPIEXEC).empty()) GTEST_SKIP() << "trireme is built without MPI";
-  expect_equal_to_threads([](const Cell&, const std::vector<std::string>& words) {
-    return std::system(
-        fmt::format("bash '{}' '{}' '{}'", TRIREME_MPIRUN, TRIREME_MPIEXEC, fmt::join(words, "' '")).c_str());
-  });
+  if (!has_mpirun()) GTEST_SKIP() << "trireme is built without MPI";
+  expect_equal_to_threads([](const Cell&, const Words& words) { return start_under_mpirun(words); });
 }
 
 }  // namespace

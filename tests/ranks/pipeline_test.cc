@@ -1,10 +1,8 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -12,10 +10,10 @@
 #include <thread>
 
 #include "tests/ranks/pipeline_support.h"
+#include "tests/support/start_ranks.h"
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
-#include "trireme/comm/launch.h"
 #include "trireme/layout/stage_manager.h"
 #include "trireme/optim/grad_sync.h"
 #include "trireme/optim/param_gather.h"
@@ -330,7 +328,7 @@ TEST(Pipeline, GradientsAreSummedWhileTheStepRuns) {
 
 /// The loss of a step of ranks that `start` starts with the words of chain_rank, and the sum of all gradients.
 std::pair<double, double> of_processes(const std::string& schedule, int ranks,
-                                       const std::function<int(std::vector<std::string>)>& start) {
+                                       const std::function<int(const test::Words&)>& start) {
   test::TemporaryFolder folder;
   EXPECT_EQ(start({TRIREME_CHAIN_RANK, schedule, "3", folder.path()}), 0) << schedule;
   double loss = 0, sum = 0;
@@ -348,29 +346,14 @@ TEST(Pipeline, EveryKindOfTensorTravelsBetweenProcesses) {
   const Outcome one = run({.schedule = one_rank(3)}, {make_batches(3, 2)});
   double sum = 0;
   for (const auto& [name, gradient] : one.gradients) sum += gradient.sum().item<double>();
-  using Words = std::vector<std::string>;
-  const auto one_host = [](int ranks) {
-    return [ranks](const Words& words) { return comm::launch_local({.nproc = ranks, .prefix = false}, words); };
-  };
-  const auto two_hosts = [](int ranks) {
-    return [ranks](const Words& words) {
-      Words command{"sh", "-c", "TRIREME_HOST=$((RANK / 2)) exec \"$0\" \"$@\""};
-      command.insert(command.end(), words.begin(), words.end());
-      return comm::launch_local({.nproc = ranks, .prefix = false}, command);
-    };
-  };
-  const auto mpi = [](const Words& words) {
-    return std::system(
-        fmt::format("bash '{}' '{}' '{}'", TRIREME_MPIRUN, TRIREME_MPIEXEC, fmt::join(words, "' '")).c_str());
-  };
   const auto expect_equal = [&](const std::pair<double, double>& found) {
     EXPECT_NEAR(found.first, one.losses[0], 1e-12);
     EXPECT_NEAR(found.second, sum, 1e-10);
   };
   for (const char* schedule : {"1f1b", "zb-v"}) {
-    expect_equal(of_processes(schedule, 2, one_host(2)));
-    expect_equal(of_processes(schedule, 4, two_hosts(4)));
-    if (!std::string(TRIREME_MPIEXEC).empty()) expect_equal(of_processes(schedule, 4, mpi));
+    expect_equal(of_processes(schedule, 2, [](const auto& words) { return test::start_on_one_host(2, words); }));
+    expect_equal(of_processes(schedule, 4, [](const auto& words) { return test::start_on_two_hosts(4, words); }));
+    if (test::has_mpirun()) expect_equal(of_processes(schedule, 4, test::start_under_mpirun));
   }
 }
 
