@@ -53,7 +53,9 @@ TEST(Expressions, GeluFollowsTheKernel) {
   for (at::ScalarType type : kTypes) {
     const at::Tensor x = (at::randn({1003}) * 4).to(type), gradient = at::randn({1003}).to(type);
     expect_close(expressions::gelu_tanh(x), gelu_tanh(x), bound_of(type), "gelu");
-    expect_close(expressions::gelu_tanh_backward(x, gradient), gelu_tanh_backward(x, gradient), bound_of(type), "its gradient");
+    // LibTorch's 1 - tanh² loses digits for large x: each error is one of the slope, times the gradient.
+    const double bound = bound_of(type) * (1 + gradient.abs().max().item<double>());
+    expect_close(expressions::gelu_tanh_backward(x, gradient), gelu_tanh_backward(x, gradient), bound, "its gradient");
   }
 }
 
