@@ -475,3 +475,24 @@ def test_conversions_hold_one_tensor_at_a_time(tmp_path):
     assert used < size / 4, f"verify: {used / 1e6:.0f} MB"
     for name in ("split", "oslo", "bin"):
         shutil.rmtree(tmp_path / name)
+
+
+def test_a_merged_save_holds_one_tensor_at_a_time(tmp_path):
+    """Two ranks that write a merged checkpoint have the peak of two that write a split one, but for some tensors."""
+    data = learnable_data(tmp_path / "data")
+    path = config(tmp_path, data)
+    sizes = {"n_layer": 8, "n_embd": 640, "n_head": 4, "n_positions": 64, "vocab_size": 500}
+
+    def peak(kind):
+        words = ["train", "--config", path, f"train.output_dir={tmp_path / kind}", *layout(tp=2), "train.train_iter=1",
+                 f"train.checkpointer.format={kind}", "optim.name=sgd", *(f"model.{key}={value}" for key, value in sizes.items())]
+        run = os.posix_spawn(PROGRAM, [PROGRAM, *map(str, words)], os.environ,
+                             file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+        _, status, used = os.wait4(run, 0)
+        assert status == 0, words
+        return used.ru_maxrss * 1024
+
+    split, merged = peak("split"), peak("merged")
+    size = (latest(tmp_path / "merged") / "model.safetensors").stat().st_size
+    assert size > 140e6
+    assert merged - split < size / 4, f"{merged / 1e6:.0f} MB against {split / 1e6:.0f} MB, of {size / 1e6:.0f} MB"

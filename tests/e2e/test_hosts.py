@@ -76,6 +76,13 @@ def test_torchrun_starts_two_hosts(tiny, one_host, tmp_path):
     assert losses(tmp_path) == one_host
 
 
+def test_torchrun_repeats_the_error_of_a_rank(tiny, tmp_path):
+    """Its summary holds what the rank said, as for a Python program whose main function is recorded."""
+    said = outputs(start_hosts(*training(tiny, tmp_path), "model.n_head=7", launcher=TORCHRUN))
+    summary = said[0][said[0].index("traceback : "):]
+    assert "n_head" in summary and "7" in summary, said[0]
+
+
 def test_slurm_starts_two_hosts(tiny, one_host, tmp_path):
     """Ranks as srun starts them: nobody launches, each finds its place and the others in Slurm's variables."""
     port = 15000 + os.getpid() % 10000

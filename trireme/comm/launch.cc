@@ -14,10 +14,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <map>
 #include <optional>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/base/threads.h"
 #include "trireme/comm/socket.h"
 #include "trireme/comm/store.h"
@@ -341,9 +344,22 @@ class Job {
   size_t ended_ = 0;
 };
 
+/// The file whose words torchrun repeats when it says which rank failed first and why; the format is
+/// torch.distributed.elastic's. One that cannot be written is no reason to hide the error itself.
+void write_elastic_error(std::string_view message) {
+  const char* file = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (!file || !*file) return;
+  base::Json error = {{"message", message}};
+  error["extraInfo"] = {{"py_callstack", message}, {"timestamp", std::to_string(std::time(nullptr))}};
+  base::Json content;
+  content["message"] = std::move(error);
+  std::ofstream(file) << content.dump(-1, ' ', false, base::Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 bool report_to_launcher(std::string_view message) {
+  write_elastic_error(message);
   const char* variable = std::getenv(kErrorVariable);
   int pipe = variable ? std::atoi(variable) : -1;
   if (pipe < 0) return false;

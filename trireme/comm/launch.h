@@ -41,7 +41,7 @@ int launch_local(const LaunchOptions& options, const std::vector<std::string>& c
 
 /// In a rank: hands the error that ends it to launch_local, which prints equal ones once, with the
 /// ranks that had them. Of those of exit code 3 it prints one, and none where there is a cause.
-/// False where no launcher of this kind listens.
+/// False where no launcher of this kind listens. torchrun finds the error in its TORCHELASTIC_ERROR_FILE.
 bool report_to_launcher(std::string_view message);
 
 /// In a rank: does its launcher put "[rank N] " before each of its lines?
