@@ -93,6 +93,55 @@ TEST(BlendOrder, IsTheSameInAnyOrder) {
   }
 }
 
+// What a sample costs is counted, not timed: some log2 of the sources, wherever it is asked for.
+TEST(BlendOrder, LooksAtFewSourcesForASample) {
+  constexpr int64_t kCount = 100'000;
+  for (BlendRule rule : {BlendRule::exact, BlendRule::megatron}) {
+    for (int sources : {8, 1000}) {
+      for (uint64_t seed : {0, 7}) {
+        const BlendOrder order(
+            seed == 0 ? std::vector<double>(sources, 1.0 / sources) : shares_of(sources, seed), rule);
+        for (int64_t n = 0; n < kCount; ++n) order.at(n);
+        const double once = double(order.looks()) / kCount;
+        EXPECT_LT(once, rule == BlendRule::exact ? 1.1 : 4 * std::log2(sources))
+            << sources << " " << seed;
+        const int64_t before = order.looks();
+        order.at(kCount / 2);
+        EXPECT_LT(double(order.looks() - before), 4200 * once + 4 * sources)
+            << "from a state that was kept";
+      }
+    }
+  }
+}
+
+// Of the rule `exact`, a run that goes on far along needs nothing of what lies before.
+TEST(BlendOrder, ExactStartsAnywhere) {
+  for (int sources : {2, 3, 17, 600}) {
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      auto shares = shares_of(sources, seed);
+      if (seed == 0) shares.assign(sources, 1.0 / sources);
+      for (int i = 0; seed == 1 && i < sources; ++i) shares[i] = 1.0 + i % 3;
+      shares = normalized_weights(shares);
+      const double slowest = 1 / *std::min_element(shares.begin(), shares.end());
+      const auto count = static_cast<int64_t>(4 * slowest) + 20'000;
+      if (count > 400'000) continue;
+      const auto expected = one_by_one(shares, BlendRule::exact, count);
+      for (uint64_t i = 0; i < 20; ++i) {
+        const auto n = count - 1 - static_cast<int64_t>(base::uniform_below(seed, i, count / 2));
+        const BlendOrder order(shares, BlendRule::exact);
+        for (int64_t k = n; k < std::min(count, n + 50); ++k)
+          ASSERT_EQ(order.at(k), expected[k]) << sources << " " << seed << " " << k;
+        for (int64_t k : {n / 2, int64_t{0}, n - 1})
+          ASSERT_EQ(order.at(k), expected[k]) << "back to " << k;
+      }
+      const BlendOrder far(shares, BlendRule::exact);
+      const Place place = far.at(1'000'000'000'000);
+      EXPECT_NEAR(double(place.sample), 1e12 * shares[place.dataset], 2);
+      EXPECT_LT(double(far.looks()), 2 * slowest + 4 * sources + 100);
+    }
+  }
+}
+
 // More states than are kept: the distance between them grows, the places stay.
 TEST(BlendOrder, KeepsBoundedMemoryFarAlong) {
   constexpr int64_t kFar = 5 * BlendOrder::kStates * (1 << 12) / 4;

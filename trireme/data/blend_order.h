@@ -2,9 +2,10 @@
 // BlendOrder: which of several sources gives sample n of a blend, and which of its samples that is:
 // a function of (shares, rule, n), in any order and from any thread. The rules are in blend.h.
 //
-// Who walks on from where somebody was lately pays for one step a sample; who jumps back, for the
-// steps from the nearest state kept. States are kept at even distances, at most kStates of them:
-// when there would be more, every other one goes. A first jump to n walks there from 0.
+// Who walks on from where somebody was lately pays for one step a sample, which looks at some log2
+// of the sources; who jumps back, for the steps from the nearest state kept. States are kept at even
+// distances, at most kStates of them: when there would be more, every other one goes. A first jump
+// to n walks there from 0, of the rule `exact` from a few of its slowest source's turns before n.
 //
 //   BlendOrder order({0.7, 0.3}, BlendRule::exact);
 //   auto [dataset, sample] = order.at(consumed_samples);
@@ -31,6 +32,8 @@ class BlendOrder {
   ~BlendOrder();
   /// Thread-safe.
   Place at(int64_t index) const;
+  /// How often a source was looked at so far: what `at` has cost, without a clock.
+  int64_t looks() const;
 
  private:
   struct Memory;
