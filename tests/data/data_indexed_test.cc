@@ -209,6 +209,57 @@ TEST(Indexed, DocumentsOfSeveralSequencesAndEmptyOnes) {
   EXPECT_EQ(document(again, 2), (Ids{1, 2, 3}));
 }
 
+// Blocks of several sizes, from several parts, kept in their type and widened.
+TEST(Indexed, AppendsTheSameBytesOnAnyNumberOfThreads) {
+  TemporaryFolder folder;
+  Ids ids(3'500'000);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7919 % 65536);
+  write(folder / "large", DType::u16, {ids, {}, {1, 2}});
+  write(folder / "small", DType::u16, {{65535}, Ids(1 << 20, 3)});
+  for (DType dtype : {DType::u16, DType::i32}) {
+    for (int threads : {1, 2, 7}) {
+      IndexedWriter writer(folder / fmt::format("m{}", threads), dtype);
+      writer.add_sequence(std::span<const int64_t>(ids).first(5));
+      writer.end_document();
+      int64_t copied = 0;
+      for (const char* part : {"large", "small"}) {
+        const IndexedDataset source(folder / part, Access::lazy);
+        writer.append(source, 0, source.documents(), threads, [&](int64_t more) { copied += more; });
+      }
+      writer.add_sequence(std::span<const int64_t>(ids).first(9));
+      writer.end_document();
+      writer.finish();
+      EXPECT_EQ(copied, writer.tokens() - 14);
+    }
+    const IndexedDataset merged(folder / "m1");
+    EXPECT_EQ(merged.documents(), 7);
+    EXPECT_EQ(document(merged, 1), ids);
+    EXPECT_EQ(document(merged, 4), (Ids{65535}));
+    EXPECT_EQ(document(merged, 6), (Ids(ids.begin(), ids.begin() + 9)));
+    for (const char* other : {"m2", "m7"}) {
+      for (const char* ending : {".idx", ".bin"})
+        EXPECT_TRUE(base::read_file(folder / "m1" + ending) == base::read_file(folder / other + ending))
+            << other << ending;
+    }
+  }
+}
+
+TEST(Indexed, AnAppendThatFailsLeavesNothing) {
+  TemporaryFolder folder;
+  write(folder / "d", DType::i32, {Ids(2'000'000, 5), {1, 70000}});
+  {
+    const IndexedDataset source(folder / "d", Access::lazy);
+    IndexedWriter narrow(folder / "m", DType::u16);
+    EXPECT_THAT(message_of<base::ConfigError>([&] { narrow.append(source, 0, 2, 4); }),
+                HasSubstr("token id 70000 (token 2000001 of " + (folder / "d") + ") does not fit uint16"));
+    std::filesystem::resize_file(folder / "d.bin", 4'000'000);
+    IndexedWriter cut(folder / "m2", DType::i32);
+    EXPECT_THAT(message_of<base::FormatError>([&] { cut.append(source, 0, 2, 4); }),
+                HasSubstr("changed its size while it was being read"));
+  }
+  EXPECT_EQ(folder.entries(), 2);
+}
+
 TEST(Indexed, NoDocumentsAtAll) {
   TemporaryFolder folder;
   write(folder / "d", DType::u16, {});

@@ -191,3 +191,32 @@ def test_damage_and_wrong_vocabulary_are_refused(tmp_path):
         assert "has 21 bytes; its index speaks of 20" in trireme("data", command, tmp_path / "d", code=2).stderr
     trireme("data", "merge", tmp_path / "d", "--out", tmp_path / "m", code=2)
     assert not list(tmp_path.glob("m*"))
+
+
+def test_merge_on_threads(tmp_path):
+    """Parts of several types, blocks of more than one thread; what is damaged or does not fit leaves nothing behind."""
+    random = numpy.random.default_rng(3)
+    parts = [[random.integers(0, 60000, 1_500_000), random.integers(0, 60000, 7)], [random.integers(0, 200, 2_200_000)], [[1], [2, 3]]]
+    for i, (documents, code) in enumerate(zip(parts, (8, 1, 4))):
+        write(tmp_path / f"p{i}", [numpy.asarray(d) for d in documents], code)
+    names = [tmp_path / f"p{i}" for i in range(3)]
+    for threads in (1, 2, 5):
+        said, = json_lines(trireme("data", "merge", *names, "--out", tmp_path / f"m{threads}", "--threads", threads, "--json"))
+        assert said["documents"] == 5 and said["tokens"] == 3_700_010
+    for ending in ("idx", "bin"):
+        assert len({(tmp_path / f"m{threads}.{ending}").read_bytes() for threads in (1, 2, 5)}) == 1
+    code, merged = read(tmp_path / "m2")
+    assert code == 4 and all(numpy.array_equal(a, b) for a, b in zip(merged, sum(parts, [])))
+
+    def small_files_only():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    before = sorted(os.listdir(tmp_path))
+    full = trireme("data", "merge", *names, "--out", tmp_path / "full", code=4, preexec_fn=small_files_only)
+    assert "full.bin.tmp" in full.stderr and "reserving" in full.stderr and "File too large" in full.stderr
+    with open(tmp_path / "p2.idx", "r+b") as index:  # the last part of all
+        index.truncate(50)
+    damaged = trireme("data", "merge", *names, "--out", tmp_path / "damaged", code=2)
+    assert "p2.idx" in damaged.stderr
+    assert sorted(os.listdir(tmp_path)) == before

@@ -56,6 +56,9 @@ TEST(PreprocessReport, WritesPlainLinesElsewhere) {
                   StartsWith("preprocess:   6%  2000 documents  10.0 MB/s  5:40 left"),
                   StartsWith("preprocess:   8%  3000 documents  10.0 MB/s  5:30 left")));
   EXPECT_THAT(told(false, {{0, at(0, 1)}, {3, at(1, 1)}}), IsEmpty()) << "a short run is quiet";
+  EXPECT_THAT(told(false, {{0, {0, 4'000'000, -1, 0}}, {10, {1'000'000, 4'000'000, -1, 0}}}),
+              ElementsAre("preprocess:  25%  0.1 MB/s  0:30 left\n"))
+      << "documents that nobody counts";
 }
 
 // What an earlier run had done is not this one's speed, and compressed input has no known end.

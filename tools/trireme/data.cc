@@ -1,17 +1,21 @@
 // trireme data: looks into indexed datasets, checks and joins them.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <set>
 #include <vector>
 
+#include "tools/trireme/preprocess_report.h"
 #include "tools/trireme/subcommands.h"
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/threads.h"
 #include "trireme/data/causal.h"
 #include "trireme/data/indexed.h"
 #include "trireme/text/tokenizer.h"
@@ -26,6 +30,7 @@ struct DataFlags {
   std::vector<std::string> paths;
   std::string out, tokenizer, mode = "mmap";
   int64_t vocab_size = 0, documents = 5, skip = 0, tokens = 64;
+  int threads = 0;
   bool json = false, overwrite = false;
 };
 
@@ -91,14 +96,32 @@ void verify(const DataFlags& flags) {
 }
 
 void merge(const DataFlags& flags) {
-  std::vector<IndexedDataset> parts(flags.paths.begin(), flags.paths.end());
+  // All are opened, and so checked, before anything is written; read piece by piece, they take no memory.
+  std::vector<IndexedDataset> parts;
+  for (const std::string& path : flags.paths) parts.emplace_back(path, data::Access::lazy);
   base::DType dtype = parts.front().dtype();
   for (const IndexedDataset& part : parts) dtype = data::common_dtype(dtype, part.dtype());
   if (!flags.overwrite)
     data::refuse_existing(flags.out, "give --overwrite to replace the dataset, or another --out");
+  const int threads = flags.threads > 0 ? flags.threads : base::available_cores();
   data::IndexedWriter writer(flags.out, dtype, data::format_of(data::access_of(flags.mode)));
-  for (const IndexedDataset& part : parts) writer.append(part, 0, part.documents());
-  writer.finish();
+  {
+    data::PreprocessProgress progress{.bytes = 0, .total_bytes = 0, .documents = -1, .tokens = 0};
+    for (const IndexedDataset& part : parts) progress.total_bytes += part.tokens() * base::size_of(dtype);
+    const auto start = std::chrono::steady_clock::now();
+    ProgressReport report(
+        ::isatty(STDERR_FILENO) != 0,
+        [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); },
+        [](std::string_view text) { fmt::print(stderr, "{}", text); }, "merge");
+    report.show(progress);
+    for (const IndexedDataset& part : parts) {
+      writer.append(part, 0, part.documents(), threads, [&](int64_t tokens) {
+        progress.bytes += tokens * base::size_of(dtype);
+        report.show(progress);
+      });
+    }
+    writer.finish();
+  }
   if (flags.json) {
     print_json(
         {{"path", flags.out}, {"documents", writer.documents()}, {"tokens", writer.tokens()}});
@@ -164,6 +187,7 @@ void add_data(CLI::App& program) {
                   "format of the index: mmap (MMIDIDX), or OSLO's lazy and cached (TNTIDX)")
       ->check(CLI::IsMember({"mmap", "lazy", "cached"}))
       ->capture_default_str();
+  merge_command.add_option("--threads", flags->threads, "default: all cores")->check(CLI::NonNegativeNumber);
   merge_command.add_flag("--overwrite", flags->overwrite, "replace a dataset that stands there");
   merge_command.callback([flags] { merge(*flags); });
 

@@ -28,7 +28,8 @@ void ProgressReport::show(const data::PreprocessProgress& p) {
   last_ = now;
   drawn_ = true;
   const double rate = double(p.bytes - first_bytes_) / std::max(now - start_, 1e-3);
-  std::string line = fmt::format("{} documents  {:.1f} MB/s", p.documents, rate / 1e6);
+  std::string line = p.documents < 0 ? "" : fmt::format("{} documents  ", p.documents);
+  line += fmt::format("{:.1f} MB/s", rate / 1e6);
   if (p.total_bytes > 0) {  // of compressed input the whole size is not known
     const double done = std::min(1.0, double(p.bytes) / double(p.total_bytes));
     const auto left =
@@ -42,7 +43,7 @@ void ProgressReport::show(const data::PreprocessProgress& p) {
   }
   if (p.tokens > 0)
     line += fmt::format("  {:.2f} bytes per token", bytes_per_token(p.bytes, p.tokens));
-  put_(terminal_ ? fmt::format("\r{}\033[K", line) : fmt::format("preprocess: {}\n", line));
+  put_(terminal_ ? fmt::format("\r{}\033[K", line) : fmt::format("{}: {}\n", doing_, line));
 }
 
 std::string summary_text(const data::PreprocessSummary& s, double seconds) {

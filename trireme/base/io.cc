@@ -178,6 +178,29 @@ void FileWriter::write_all(const std::byte* data, size_t size) {
   }
 }
 
+int64_t FileWriter::reserve(int64_t size) {
+  flush();
+  const int64_t place = bytes_;
+  // Where the file system cannot take the space now, it says while writing that there is none.
+  if (size > 0 && ::fallocate(fd_, 0, place, size) != 0 &&
+      (errno != EOPNOTSUPP || ::ftruncate(fd_, place + size) != 0))
+    throw IoError(path_, errno, fmt::format("reserving {} bytes", size));
+  bytes_ += size;
+  if (::lseek(fd_, bytes_, SEEK_SET) < 0) throw IoError(path_, errno, "seeking");
+  return place;
+}
+
+void FileWriter::write_at(int64_t place, const void* data, size_t size) {
+  const auto* from = static_cast<const std::byte*>(data);
+  for (size_t done = 0; done < size;) {
+    const ssize_t n = ::pwrite(fd_, from + done, size - done, place + static_cast<int64_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw IoError(path_, errno, "writing");
+    done += static_cast<size_t>(n);
+  }
+  ::sync_file_range(fd_, place, static_cast<int64_t>(size), SYNC_FILE_RANGE_WRITE);
+}
+
 void FileWriter::close() {
   flush();
   if (::fsync(fd_) != 0 && errno != EINVAL) throw IoError(path_, errno, "fsync");

@@ -67,6 +67,11 @@ class FileWriter {
   void write(const void* data, size_t size);
   void write(std::string_view text) { write(text.data(), text.size()); }
   int64_t bytes_written() const { return bytes_; }
+  /// Makes room for `size` bytes at the end, for `write_at` to fill; returns where it begins. IoError at once where the
+  /// disk has no room for them.
+  int64_t reserve(int64_t size);
+  /// Writes into room that was reserved; several threads may at once.
+  void write_at(int64_t place, const void* data, size_t size);
   /// Flushes, fsyncs and closes.
   void close();
 

@@ -11,6 +11,7 @@
 //   IndexedDataset data("out/data");  data.read(0, data.tokens(), buffer);
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -101,8 +102,14 @@ class IndexedWriter {
   void drop_document();
   /// Ends the document that the sequences since the last call make up (none: an empty document).
   void end_document();
-  /// Appends documents [begin, end) of another dataset; ids are converted where the dtypes differ.
-  void append(const IndexedDataset& source, int64_t begin, int64_t end);
+  /// Appends documents [begin, end) of another dataset, on up to `threads` threads that hold a few
+  /// megabytes each; ids are converted where the dtypes differ. The bytes do not depend on the
+  /// number of threads. `copied` is told, by one thread at a time, of so many tokens more. After an
+  /// error the writer can only be destroyed. ConfigError when an id does not fit the dtype or a
+  /// sequence the format; FormatError when the source has changed; IoError where there is no room,
+  /// before any id is copied.
+  void append(const IndexedDataset& source, int64_t begin, int64_t end, int threads = 1,
+              const std::function<void(int64_t)>& copied = {});
   /// Makes both files durable and visible (.idx last), replacing those that stood there.
   void finish();
 

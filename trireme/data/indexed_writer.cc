@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/threads.h"
 #include "trireme/data/indexed.h"
 #include "trireme/data/indexed_format.h"
 
@@ -99,22 +101,42 @@ struct IndexedWriter::Impl {
     open = 0;
   }
 
-  template <class Id>
-  void write_ids(std::span<const Id> ids) {
+  /// `ids` as they are stored, in `out`; `place_of(i)`: where id number i lies, for an error.
+  template <class Id, class Place>
+  void convert(std::span<const Id> ids, std::vector<std::byte>& out, Place&& place_of) const {
     format::with_type(dtype, [&]<class T>(T) {
-      scratch.resize(ids.size() * sizeof(T));
-      auto* out = reinterpret_cast<T*>(scratch.data());
+      out.resize(ids.size() * sizeof(T));
+      auto* to = reinterpret_cast<T*>(out.data());
       for (size_t i = 0; i < ids.size(); ++i) {
         if (!std::in_range<T>(ids[i])) {
           throw base::ConfigError(fmt::format(
-              "{}: token id {} (token {} of sequence {}) does not fit {}; expected {} to {}",
-              prefix, ids[i], i, sequences, base::name_of(dtype), std::numeric_limits<T>::min(),
+              "{}: token id {} ({}) does not fit {}; expected {} to {}", prefix, ids[i],
+              place_of(i), base::name_of(dtype), std::numeric_limits<T>::min(),
               std::numeric_limits<T>::max()));
         }
-        out[i] = static_cast<T>(ids[i]);
+        to[i] = static_cast<T>(ids[i]);
       }
     });
+  }
+
+  template <class Id>
+  void write_ids(std::span<const Id> ids) {
+    convert(ids, scratch, [&](size_t i) { return fmt::format("token {} of sequence {}", i, sequences); });
     data.write(scratch.data(), scratch.size());
+  }
+
+  /// Tokens [begin, begin + count) of another dataset, to byte `place` of the data.
+  void copy(const IndexedDataset& source, int64_t begin, int64_t count, int64_t place) {
+    std::vector<std::byte> read, converted;
+    std::span<const std::byte> bytes = source.bytes(begin, count, read);
+    if (source.dtype() != dtype) {
+      format::with_type(source.dtype(), [&]<class S>(S) {
+        convert(std::span(reinterpret_cast<const S*>(bytes.data()), static_cast<size_t>(count)), converted,
+                [&](size_t i) { return fmt::format("token {} of {}", begin + int64_t(i), source.prefix()); });
+      });
+      bytes = converted;
+    }
+    data.writer->write_at(place, bytes.data(), bytes.size());
   }
 
   template <class Id>
@@ -174,7 +196,7 @@ struct IndexedWriter::Impl {
     int64_t sequences = 0, tokens = 0, bytes = 0;
   } whole = {};  // what there was when the last document ended
   Temporary data, lengths, boundaries;
-  std::vector<char> scratch;
+  std::vector<std::byte> scratch;
 };
 
 IndexedWriter::IndexedWriter(const std::string& prefix, DType dtype, IndexFormat format)
@@ -205,22 +227,24 @@ int64_t IndexedWriter::tokens() const {
   return impl_->tokens;
 }
 
-void IndexedWriter::append(const IndexedDataset& source, int64_t begin, int64_t end) {
+void IndexedWriter::append(const IndexedDataset& source, int64_t begin, int64_t end, int threads,
+                           const std::function<void(int64_t)>& copied) {
   constexpr int64_t kStep = 1 << 20;
-  const int64_t last = source.document_begin(end);
-  std::vector<int64_t> ids;
-  std::vector<std::byte> scratch;
-  for (int64_t at = source.document_begin(begin); at < last; at += kStep) {
-    int64_t count = std::min(kStep, last - at);
-    if (source.dtype() == impl_->dtype) {
-      auto bytes = source.bytes(at, count, scratch);
-      impl_->data.write(bytes.data(), bytes.size());
-    } else {
-      ids.resize(count);
-      source.read(at, count, ids.data());
-      impl_->write_ids(std::span<const int64_t>(ids));
-    }
-  }
+  const int64_t first_sequence = source.first_sequence(begin),
+                last_sequence = source.first_sequence(end);
+  if (source.format() != impl_->index_format)
+    for (int64_t s = first_sequence; s < last_sequence; ++s) impl_->check_length(source.length(s));
+  const int64_t first = source.begin(first_sequence), last = source.begin(last_sequence);
+  const int64_t width = base::size_of(impl_->dtype);
+  const int64_t place = impl_->data.writer->reserve((last - first) * width);
+  std::mutex telling;
+  base::parallel_for((last - first + kStep - 1) / kStep, threads, [&](int64_t step) {
+    const int64_t at = first + step * kStep, count = std::min(kStep, last - at);
+    impl_->copy(source, at, count, place + (at - first) * width);
+    if (!copied) return;
+    std::lock_guard lock(telling);
+    copied(count);
+  });
   for (int64_t document = begin; document < end; ++document) {
     for (int64_t s = source.first_sequence(document); s < source.first_sequence(document + 1);
          ++s) {

@@ -296,13 +296,13 @@ std::optional<int32_t> end_of_document(const text::Tokenizer& tokenizer, bool wa
 
 /// Appends documents [begin, end) of key `key` of all parts together.
 void append_documents(IndexedWriter& writer, const PreprocessParts& parts, int64_t key,
-                      int64_t begin, int64_t end) {
+                      int64_t begin, int64_t end, int threads) {
   int64_t first = 0;
   for (int64_t i = 0; i < parts.count(); ++i) {
     IndexedDataset part(parts.prefix_of(i, key));
     int64_t from = std::clamp(begin - first, int64_t{0}, part.documents());
     int64_t to = std::clamp(end - first, int64_t{0}, part.documents());
-    writer.append(part, from, to);
+    writer.append(part, from, to, threads);
     first += part.documents();
   }
 }
@@ -381,6 +381,7 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
   for (const std::string& file : files)
     progress.total_bytes += is_stream(file) ? 0 : input_bytes(file);
 
+  const int count = options.workers > 0 ? options.workers : base::available_cores();
   PreprocessParts parts(options.output, std::ssize(options.keys),
                         describe_job(tokenizer, options, end, files), options.skip_errors);
   const int64_t resumed = parts.state().input_bytes;
@@ -396,7 +397,6 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
                                         .end = end,
                                         .split_sentences = options.split_sentences,
                                         .hash = options.dedupe});
-    const int count = options.workers > 0 ? options.workers : base::available_cores();
     Workers workers(encoder, count);
     PieceCutter cutter(
         files, options.format,
@@ -454,7 +454,7 @@ PreprocessSummary preprocess(const text::Tokenizer& tokenizer, const PreprocessO
   std::deque<IndexedWriter> writers;  // all are written before the first shows
   for (const Output& output : outputs) {
     writers.emplace_back(output.prefix, dtype, options.index_format);
-    append_documents(writers.back(), parts, output.key, output.begin, output.end);
+    append_documents(writers.back(), parts, output.key, output.begin, output.end, count);
     summary.outputs.push_back({output.prefix, writers.back().documents(), writers.back().tokens()});
   }
   for (IndexedWriter& writer : writers) writer.finish();
