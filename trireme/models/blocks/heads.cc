@@ -205,7 +205,7 @@ at::Tensor binary_entropy(const at::Tensor& scores, const at::Tensor& labels) {
                                               at::Reduction::None);
 }
 
-const at::Tensor& labels_in(const Batch& batch, const std::string& name = "labels") {
+at::Tensor labels_in(const Batch& batch, const std::string& name = "labels") {
   return batch.tensors.at(name);
 }
 
