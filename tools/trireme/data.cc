@@ -135,7 +135,11 @@ void head(const DataFlags& flags) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   if (!flags.tokenizer.empty()) tokenizer = text::Tokenizer::load(flags.tokenizer);
   IndexedDataset dataset(flags.paths.front());
-  const int64_t end = std::min(dataset.documents(), flags.skip + flags.documents);
+  if (flags.skip > 0 && flags.skip >= dataset.documents()) {
+    throw base::ConfigError(fmt::format("--skip {}: {} has {} documents; skip fewer", flags.skip,
+                                        dataset.prefix(), dataset.documents()));
+  }
+  const int64_t end = flags.skip + std::min(flags.documents, dataset.documents() - flags.skip);
   for (int64_t d = flags.skip; d < end; ++d) {
     std::vector<int64_t> ids(std::min(flags.tokens, length_of(dataset, d)));
     dataset.read(dataset.document_begin(d), std::ssize(ids), ids.data());
