@@ -96,6 +96,10 @@ void verify(const DataFlags& flags) {
 }
 
 void merge(const DataFlags& flags) {
+  if (flags.out.empty() || flags.out.ends_with('/')) {
+    throw base::ConfigError(
+        fmt::format("--out \"{}\": expected a prefix such as out/data, of out/data.idx and out/data.bin", flags.out));
+  }
   // All are opened, and so checked, before anything is written; read piece by piece, they take no memory.
   std::vector<IndexedDataset> parts;
   for (const std::string& path : flags.paths) parts.emplace_back(path, data::Access::lazy);
@@ -191,7 +195,7 @@ void add_data(CLI::App& program) {
                   "format of the index: mmap (MMIDIDX), or OSLO's lazy and cached (TNTIDX)")
       ->check(CLI::IsMember({"mmap", "lazy", "cached"}))
       ->capture_default_str();
-  merge_command.add_option("--threads", flags->threads, "default: all cores")->check(CLI::NonNegativeNumber);
+  merge_command.add_option("--threads", flags->threads, "default: all cores")->check(CLI::Range(0, 1024));
   merge_command.add_flag("--overwrite", flags->overwrite, "replace a dataset that stands there");
   merge_command.callback([flags] { merge(*flags); });
 

@@ -283,7 +283,7 @@ void add_tokenizer(CLI::App& program) {
                            "count at most so many different words at once and forget the rarest (8000000; unigram 4000000)");
   train_command.add_flag("--add-prefix-space", training->options.add_prefix_space,
                          "treat the first word of a text like the others");
-  train_command.add_option("--threads", training->options.threads, "default: all cores");
+  train_command.add_option("--threads", training->options.threads, "default: all cores")->check(CLI::Range(0, 1024));
   train_command.add_option("files", training->files, "text files")->required();
   train_command.callback([training, special] {
     training->special_given = special->count() > 0;
@@ -300,7 +300,7 @@ void add_tokenizer(CLI::App& program) {
   CLI::Option* pair = encode_command.add_option(
       "--pair", flags->encode.pair, "a second text; pairs are cut and padded as the tokenizer's files say");
   encode_command.add_flag("--pairs", flags->encode.pairs, "each line is two texts with a tab between them")->excludes(text);
-  encode_command.add_option("--threads", flags->encode.threads, "default: all cores");
+  encode_command.add_option("--threads", flags->encode.threads, "default: all cores")->check(CLI::Range(0, 1024));
   encode_command.callback(
       [flags, text, pair] { encode_texts(flags->encode, text->count() > 0, pair->count() > 0); });
 
