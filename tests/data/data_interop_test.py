@@ -220,3 +220,19 @@ def test_merge_on_threads(tmp_path):
     damaged = trireme("data", "merge", *names, "--out", tmp_path / "damaged", code=2)
     assert "p2.idx" in damaged.stderr
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_numbers_and_names_that_make_no_sense(tmp_path, tokenizer, lines):
+    write(tmp_path / "d", [[1, 2], [3]], 8)
+    before = sorted(os.listdir(tmp_path))
+    for words, said in (
+            (["data", "head", tmp_path / "d", "--skip", 2**63 - 1], "has 2 documents; skip fewer"),
+            (["data", "merge", tmp_path / "d", "--out", ""], "expected a prefix such as out/data"),
+            (["data", "merge", tmp_path / "d", "--out", f"{tmp_path}/"], "expected a prefix such as out/data"),
+            (["data", "merge", tmp_path / "d", "--out", tmp_path / "m", "--threads", -1], "--threads"),
+            (["tokenizer", "encode", "--tokenizer", tokenizer, "--threads", -2, "--text", "a"], "--threads"),
+            (["preprocess", "--tokenizer", tokenizer, "--input", lines, "--out", tmp_path / "p", "--workers", 10**8], "expected 1 to 1024")):
+        assert said in trireme(*words, code=2).stderr, words
+    assert sorted(os.listdir(tmp_path)) == before
+    head, = json_lines(trireme("data", "head", tmp_path / "d", "--skip", 1, "-n", 2**63 - 1, "--json"))
+    assert head["ids"] == [3]

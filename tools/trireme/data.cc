@@ -96,6 +96,10 @@ void verify(const DataFlags& flags) {
 }
 
 void merge(const DataFlags& flags) {
+  if (flags.out.empty() || flags.out.ends_with('/')) {
+    throw base::ConfigError(
+        fmt::format("--out \"{}\": expected a prefix such as out/data, of out/data.idx and out/data.bin", flags.out));
+  }
   // All are opened, and so checked, before anything is written; read piece by piece, they take no memory.
   std::vector<IndexedDataset> parts;
   for (const std::string& path : flags.paths) parts.emplace_back(path, data::Access::lazy);
@@ -135,7 +139,11 @@ void head(const DataFlags& flags) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   if (!flags.tokenizer.empty()) tokenizer = text::Tokenizer::load(flags.tokenizer);
   IndexedDataset dataset(flags.paths.front());
-  const int64_t end = std::min(dataset.documents(), flags.skip + flags.documents);
+  if (flags.skip > 0 && flags.skip >= dataset.documents()) {
+    throw base::ConfigError(fmt::format("--skip {}: {} has {} documents; skip fewer", flags.skip,
+                                        dataset.prefix(), dataset.documents()));
+  }
+  const int64_t end = flags.skip + std::min(flags.documents, dataset.documents() - flags.skip);
   for (int64_t d = flags.skip; d < end; ++d) {
     std::vector<int64_t> ids(std::min(flags.tokens, length_of(dataset, d)));
     dataset.read(dataset.document_begin(d), std::ssize(ids), ids.data());
@@ -187,7 +195,7 @@ void add_data(CLI::App& program) {
                   "format of the index: mmap (MMIDIDX), or OSLO's lazy and cached (TNTIDX)")
       ->check(CLI::IsMember({"mmap", "lazy", "cached"}))
       ->capture_default_str();
-  merge_command.add_option("--threads", flags->threads, "default: all cores")->check(CLI::NonNegativeNumber);
+  merge_command.add_option("--threads", flags->threads, "default: all cores")->check(CLI::Range(0, 1024));
   merge_command.add_flag("--overwrite", flags->overwrite, "replace a dataset that stands there");
   merge_command.callback([flags] { merge(*flags); });
 

@@ -2,7 +2,6 @@
 
 #include "trireme/text/tokenizer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,10 +16,10 @@
 #include <memory>
 
 #include "tools/trireme/subcommands.h"
+#include "tools/trireme/tokenizer_encode.h"
 #include "trireme/base/error.h"
 #include "trireme/base/io.h"
 #include "trireme/base/json.h"
-#include "trireme/base/threads.h"
 #include "trireme/text/bpe_trainer.h"
 #include "trireme/text/unicode.h"
 #include "trireme/text/unigram_trainer.h"
@@ -44,19 +43,10 @@ struct TrainFlags {
 };
 
 struct TokenizerFlags {
-  std::string tokenizer, text, pair, file;
+  EncodeFlags encode;
   std::vector<std::string> ids;
-  bool special = false, skip_special = false, json = false, pairs = false;
-  int threads = 0;
+  bool skip_special = false;
 };
-
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
-
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
 
 // Calls `use` for each line (without its end) of `file`, or of standard input where there is none.
 template <class Use>
@@ -70,68 +60,6 @@ void for_each_line(const std::string& file, const Use& use) {
   for (std::string line; std::getline(in, line);) use(line);
   if (in.bad()) throw base::IoError(file.empty() ? "standard input" : file, errno, "reading");
 }
-
-// The lines of a file or of standard input as they arrive: what is typed or piped is there at once,
-// a megabyte where there is more.
-class LineBatches {
- public:
-  /// An empty name: standard input.
-  explicit LineBatches(const std::string& file)
-      : name_(file.empty() ? "standard input" : file),
-        file_(file.empty() ? 0 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (file_ < 0) throw base::IoError(file, errno, "opening");
-  }
-  ~LineBatches() {
-    if (file_ > 0) ::close(file_);
-  }
-  LineBatches(const LineBatches&) = delete;
-  LineBatches& operator=(const LineBatches&) = delete;
-
-  /// The next lines without their ends, valid until the next call; none at the end.
-  const std::vector<std::string_view>& next() {
-    first_ += std::ssize(lines_);
-    lines_.clear();
-    buffer_.erase(0, used_);
-    used_ = 0;
-    while (used_ == 0 && !ended_) read();
-    for (std::string_view rest = std::string_view(buffer_).substr(0, used_); !rest.empty();) {
-      const size_t end = std::min(rest.find('\n'), rest.size());
-      lines_.push_back(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    return lines_;
-  }
-  /// The place of a line of the last batch, for messages.
-  std::string place(int64_t line) const { return fmt::format("{}:{}", name_, first_ + line + 1); }
-
- private:
-  void read() {
-    constexpr size_t kMost = 1 << 20;
-    const size_t before = buffer_.size();
-    buffer_.resize(before + kMost);
-    ssize_t size = -1;
-    do {
-      size = ::read(file_, buffer_.data() + before, kMost);
-    } while (size < 0 && errno == EINTR);
-    if (size < 0) throw base::IoError(name_, errno, "reading");
-    buffer_.resize(before + static_cast<size_t>(size));
-    ended_ = size == 0;
-    const size_t line = std::string_view(buffer_).substr(before).rfind('\n');
-    if (ended_) {
-      used_ = buffer_.size();
-    } else if (line != std::string_view::npos) {
-      used_ = before + line + 1;
-    }
-  }
-
-  std::string name_;
-  int file_;
-  std::string buffer_;
-  size_t used_ = 0;  // bytes of the lines that are out
-  bool ended_ = false;
-  int64_t first_ = 0;
-  std::vector<std::string_view> lines_;
-};
 
 std::string kind(const Tokenizer& tokenizer) {
   return tokenizer.type() == "BPE" ? tokenizer.find("Ġ") ? "byte-level bpe" : "bpe"
@@ -253,68 +181,8 @@ void train(TrainFlags& flags) {
                "trireme: warning: the files hold no more tokens to learn: {} tokens instead of {}\n",
                tokenizer->vocab_size(), flags.options.vocab_size);
   }
-  print(fmt::format("{}: {}, {} tokens{}{}\n", flags.out, kind(*tokenizer), tokenizer->vocab_size(),
+  print_text(fmt::format("{}: {}, {} tokens{}{}\n", flags.out, kind(*tokenizer), tokenizer->vocab_size(),
                     there ? "; it is there already" : "", notes));
-}
-
-// What is printed for a text.
-std::string encoded(const Tokenizer& tokenizer, const TokenizerFlags& flags, std::string_view text) {
-  if (!flags.json) return fmt::format("{}\n", fmt::join(tokenizer.encode(text, flags.special), " "));
-  Json ids = Json::array(), tokens = Json::array(), offsets = Json::array();
-  for (const text::Token& token : tokenizer.encode_with_offsets(text, flags.special)) {
-    ids.push_back(token.id);
-    tokens.push_back(tokenizer.token(token.id));
-    offsets.push_back({token.begin, token.end});
-  }
-  return dump({{"ids", ids}, {"tokens", tokens}, {"offsets", offsets}});
-}
-
-std::string encoded_pair(const Tokenizer& tokenizer, const TokenizerFlags& flags, std::string_view text,
-                         std::string_view pair) {
-  const text::Encoding both = tokenizer.encoding(text, pair, flags.special);
-  if (!flags.json) return fmt::format("{}\n", fmt::join(both.ids, " "));
-  Json offsets = Json::array();
-  for (const auto& at : both.offsets) offsets.push_back({at.begin, at.end});
-  return dump({{"ids", both.ids}, {"type_ids", both.type_ids}, {"tokens", both.tokens}, {"offsets", offsets}});
-}
-
-void encode_lines(const Tokenizer& tokenizer, const TokenizerFlags& flags) {
-  constexpr int64_t kTogether = 32;  // lines that a thread takes at a time
-  const int threads = flags.threads > 0 ? flags.threads : base::available_cores();
-  LineBatches batches(flags.file);
-  std::vector<std::string> answers;
-  for (const auto* lines = &batches.next(); !lines->empty(); lines = &batches.next()) {
-    const int64_t count = std::ssize(*lines);
-    answers.assign(static_cast<size_t>((count + kTogether - 1) / kTogether), "");
-    base::parallel_for(std::ssize(answers), threads, [&](int64_t part) {
-      for (int64_t i = part * kTogether; i < std::min(count, (part + 1) * kTogether); ++i) {
-        const std::string_view line = (*lines)[static_cast<size_t>(i)];
-        if (!flags.pairs) {
-          answers[static_cast<size_t>(part)] += encoded(tokenizer, flags, line);
-          continue;
-        }
-        const size_t tab = line.find('\t');
-        if (tab == std::string_view::npos || line.find('\t', tab + 1) != std::string_view::npos) {
-          throw base::ConfigError(
-              fmt::format("{}: expected two texts with one tab between them", batches.place(i)));
-        }
-        answers[static_cast<size_t>(part)] +=
-            encoded_pair(tokenizer, flags, line.substr(0, tab), line.substr(tab + 1));
-      }
-    });
-    for (const std::string& answer : answers) print(answer);
-    std::fflush(stdout);
-  }
-}
-
-void encode(const TokenizerFlags& flags, bool text_given, bool pair_given) {
-  if (pair_given && !text_given) {
-    throw base::ConfigError("--pair is the second text to --text; lines with two texts each need --pairs");
-  }
-  const auto tokenizer = Tokenizer::load(flags.tokenizer);
-  if (!text_given) return encode_lines(*tokenizer, flags);
-  print(pair_given ? encoded_pair(*tokenizer, flags, flags.text, flags.pair)
-                   : encoded(*tokenizer, flags, flags.text));
 }
 
 // Ids between anything that is no digit: "1 2 3", "1,2,3" and "[1, 2, 3]".
@@ -337,21 +205,21 @@ std::vector<int32_t> parse_ids(const std::string& line) {
 }
 
 void decode(const TokenizerFlags& flags) {
-  auto tokenizer = Tokenizer::load(flags.tokenizer);
+  auto tokenizer = Tokenizer::load(flags.encode.tokenizer);
   auto decode_one = [&](const std::string& line) {
     const std::vector<int32_t> ids = parse_ids(line);
     const std::string text = tokenizer->decode(ids, flags.skip_special);
-    print(flags.json ? dump({{"text", text}, {"ids", ids}}) : text + "\n");
+    print_text(flags.encode.json ? json_line({{"text", text}, {"ids", ids}}) : text + "\n");
   };
   if (!flags.ids.empty()) {
     decode_one(fmt::format("{}", fmt::join(flags.ids, " ")));
   } else {
-    for_each_line(flags.file, decode_one);
+    for_each_line(flags.encode.file, decode_one);
   }
 }
 
 void info(const TokenizerFlags& flags) {
-  auto tokenizer = Tokenizer::load(flags.tokenizer);
+  auto tokenizer = Tokenizer::load(flags.encode.tokenizer);
   Json special = Json::object();
   for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
     if (tokenizer->is_special(id)) special[tokenizer->token(id)] = id;
@@ -361,9 +229,9 @@ void info(const TokenizerFlags& flags) {
                 {"vocab_size", tokenizer->vocab_size()},
                 {"end_of_document", end ? Json(*end) : Json()},
                 {"special_tokens", special}};
-  if (flags.json) return print(dump(facts));
+  if (flags.encode.json) return print_text(json_line(facts));
   for (const auto& [name, value] : facts.items()) {
-    print(fmt::format("{:16} {}\n", name,
+    print_text(fmt::format("{:16} {}\n", name,
                       value.is_string() ? value.get<std::string>() : value.dump()));
   }
 }
@@ -371,10 +239,10 @@ void info(const TokenizerFlags& flags) {
 void add_tokenizer_flag(CLI::App& command, TokenizerFlags& flags) {
   command
       .add_option(
-          "--tokenizer", flags.tokenizer,
+          "--tokenizer", flags.encode.tokenizer,
           "folder with tokenizer.json, vocab.json and merges.txt, vocab.txt or a .model; or such a file")
       ->required();
-  command.add_flag("--json", flags.json, "print JSON, a line for each line of input");
+  command.add_flag("--json", flags.encode.json, "print JSON, a line for each line of input");
 }
 
 }  // namespace
@@ -415,7 +283,7 @@ void add_tokenizer(CLI::App& program) {
                            "count at most so many different words at once and forget the rarest (8000000; unigram 4000000)");
   train_command.add_flag("--add-prefix-space", training->options.add_prefix_space,
                          "treat the first word of a text like the others");
-  train_command.add_option("--threads", training->options.threads, "default: all cores");
+  train_command.add_option("--threads", training->options.threads, "default: all cores")->check(CLI::Range(0, 1024));
   train_command.add_option("files", training->files, "text files")->required();
   train_command.callback([training, special] {
     training->special_given = special->count() > 0;
@@ -424,23 +292,23 @@ void add_tokenizer(CLI::App& program) {
 
   CLI::App& encode_command = *tokenizer.add_subcommand("encode", "text to token ids");
   add_tokenizer_flag(encode_command, *flags);
-  CLI::Option* text = encode_command.add_option("--text", flags->text, "the text, as one input");
+  CLI::Option* text = encode_command.add_option("--text", flags->encode.text, "the text, as one input");
   encode_command
-      .add_option("--file", flags->file, "a file, each line an input (default: standard input)")
+      .add_option("--file", flags->encode.file, "a file, each line an input (default: standard input)")
       ->excludes(text);
-  encode_command.add_flag("--special", flags->special, "add the special tokens around each text");
+  encode_command.add_flag("--special", flags->encode.special, "add the special tokens around each text");
   CLI::Option* pair = encode_command.add_option(
-      "--pair", flags->pair, "a second text; pairs are cut and padded as the tokenizer's files say");
-  encode_command.add_flag("--pairs", flags->pairs, "each line is two texts with a tab between them")->excludes(text);
-  encode_command.add_option("--threads", flags->threads, "default: all cores");
+      "--pair", flags->encode.pair, "a second text; pairs are cut and padded as the tokenizer's files say");
+  encode_command.add_flag("--pairs", flags->encode.pairs, "each line is two texts with a tab between them")->excludes(text);
+  encode_command.add_option("--threads", flags->encode.threads, "default: all cores")->check(CLI::Range(0, 1024));
   encode_command.callback(
-      [flags, text, pair] { encode(*flags, text->count() > 0, pair->count() > 0); });
+      [flags, text, pair] { encode_texts(flags->encode, text->count() > 0, pair->count() > 0); });
 
   CLI::App& decode_command = *tokenizer.add_subcommand("decode", "token ids to text");
   add_tokenizer_flag(decode_command, *flags);
   CLI::Option* ids = decode_command.add_option("ids", flags->ids, "token ids");
   decode_command
-      .add_option("--file", flags->file,
+      .add_option("--file", flags->encode.file,
                   "a file with ids, each line a text (default: standard input)")
       ->excludes(ids);
   decode_command.add_flag("--skip-special", flags->skip_special, "leave special tokens out");

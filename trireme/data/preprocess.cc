@@ -358,9 +358,10 @@ std::vector<Output> plan_outputs(const PreprocessOptions& options, const Preproc
 }
 
 void check(const PreprocessOptions& options) {
-  if (options.workers < 0)
-    throw ConfigError(
-        fmt::format("--workers {}: expected 1 or more, or 0 for one a core", options.workers));
+  constexpr int kMostWorkers = 1024;
+  if (options.workers < 0 || options.workers > kMostWorkers)
+    throw ConfigError(fmt::format("--workers {}: expected 1 to {}, or 0 for one a core",
+                                  options.workers, kMostWorkers));
   if (options.keys.empty()) throw ConfigError("--key: expected a key of the JSON lines at least");
   for (size_t i = 0; i < options.keys.size(); ++i)
     for (size_t j = 0; j < i; ++j)
