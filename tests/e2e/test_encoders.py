@@ -96,6 +96,28 @@ def test_one_rank_measures_what_eight_do(run):
     assert abs(said["loss"] / want["eval_loss"] - 1) < 1e-5
 
 
+def test_the_processor_of_images_goes_along(tmp_path):
+    """From the weights that a run begins with to its checkpoints, and through every conversion."""
+    (tmp_path / "data").mkdir()
+    model, _, data, _ = FAMILIES["vit"]
+    sources = data(tmp_path / "data")
+    keys = {"data": {"train": sources, "seq_length": 32}, "optim": {"lr": 1e-3},
+            "train": {"train_iter": 1, "train_micro_batch_size": 4, "evaluation": {"enabled": False}, "checkpointer": {"period": 1}}}
+    (tmp_path / "config.yaml").write_text(json.dumps(keys | {"model": model}))
+    train(tmp_path / "config.yaml", tmp_path / "first")
+    trireme("ckpt", "convert", latest(tmp_path / "first"), tmp_path / "base", "--to", "hf")
+    settings = json.dumps({"do_normalize": True, "image_mean": [0.3], "image_std": [0.3], "image_processor_type": "ViTImageProcessor"})
+    (tmp_path / "base/preprocessor_config.json").write_text(settings)
+    train(tmp_path / "config.yaml", tmp_path / "run", f"model={{pretrained: {tmp_path / 'base'}}}", *layout(tp=2, pp=2))
+    run = latest(tmp_path / "run")
+    for to in ("hf", "bin", "split"):
+        trireme("ckpt", "convert", run, tmp_path / to, "--to", to)
+    trireme("ckpt", "convert", tmp_path / "split", tmp_path / "again", "--to", "hf")
+    for folder in (run, *(tmp_path / name for name in ("hf", "bin", "split", "again"))):
+        assert (folder / "preprocessor_config.json").read_text() == settings, folder
+    assert list(transformers.AutoImageProcessor.from_pretrained(tmp_path / "hf").image_mean) == [0.3]
+
+
 def test_images_and_their_texts(tmp_path):
     """CLIP from YAML: each row's image with its own caption."""
     source = digits(tmp_path)[0]

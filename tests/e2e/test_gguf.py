@@ -8,6 +8,7 @@ import gguf
 import numpy
 import pytest
 import torch
+import transformers as hf
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -254,7 +255,137 @@ def test_qwen2_with_its_biases(tmp_path):
     assert got.config.model_type == "qwen2" and got.model.layers[0].self_attn.q_proj.bias.abs().sum() > 0
 
 
-def test_a_sentencepiece_tokenizer(tmp_path):
+SMALL = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+             rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+ROPE = dict(rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
+GEMMA = dict(head_dim=24, query_pre_attn_scalar=24, sliding_window=6)
+EXPERTS = dict(num_experts_per_tok=2, experts_implementation="eager")
+LONG = {"rope_type": "longrope", "rope_theta": 5000.0, "partial_rotary_factor": 1.0, "short_factor": [1.0 + i / 8 for i in range(8)],
+        "long_factor": [1.0 + i for i in range(8)], "original_max_position_embeddings": 16}
+GEMMA3_ROPE = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5000.0},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}
+OTHERS = {  # the file's architecture, transformers' class and configuration, more of the file's keys
+    "qwen3": ("qwen3", hf.Qwen3ForCausalLM, hf.Qwen3Config, ROPE | dict(head_dim=24), {}),
+    "qwen3moe": ("qwen3moe", hf.Qwen3MoeForCausalLM, hf.Qwen3MoeConfig,
+                 ROPE | EXPERTS | dict(head_dim=24, num_experts=3, moe_intermediate_size=32, norm_topk_prob=True), {}),
+    "gemma2": ("gemma2", hf.Gemma2ForCausalLM, hf.Gemma2Config,
+               ROPE | GEMMA | dict(attn_logit_softcapping=4.0, final_logit_softcapping=6.0, attn_implementation="eager"),
+               {"attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}),
+    "gemma3": ("gemma3", hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, GEMMA | dict(num_hidden_layers=7, rope_parameters=GEMMA3_ROPE),
+               {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}),
+    "phi3": ("phi3", hf.Phi3ForCausalLM, hf.Phi3Config, ROPE | dict(sliding_window=7), {}),
+    "phi3_long": ("phi3", hf.Phi3ForCausalLM, hf.Phi3Config, dict(rope_parameters=LONG, original_max_position_embeddings=16),
+                  {"rope.scaling.original_context_length": 16, "rope.scaling.attn_factor": 1.2}),
+    "mixtral": ("llama", hf.MixtralForCausalLM, hf.MixtralConfig, ROPE | EXPERTS | dict(num_local_experts=3), {}),
+}
+
+
+def in_file(model, arch):
+    """A model's tensors as the conversion to GGUF writes them, under the names that the gguf package has for them."""
+    config, names = model.config, gguf.get_tensor_name_map(next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == arch), model.config.num_hidden_layers)
+    for name, value in model.state_dict().items():
+        value = value.numpy()
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if arch == "llama":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if arch.startswith("gemma") and name.endswith("norm.weight"):
+            value = value + 1
+        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+            if arch == "llama" and part in name:
+                value = interleaved(value, heads)
+        if name.endswith("experts.gate_up_proj"):
+            halves = value.reshape(value.shape[0], 2, -1, value.shape[2])
+            for half, kind in enumerate(("gate", "up")):
+                yield f"blk.{name.split('.')[2]}.ffn_{kind}_exps.weight", halves[:, half].copy()
+        elif name.endswith("experts.down_proj"):
+            yield f"blk.{name.split('.')[2]}.ffn_down_exps.weight", value
+        else:
+            yield names.get_name(name, try_suffixes=(".weight",)), value
+    rope = getattr(config, "rope_parameters", None) or {}
+    for kind in ("short", "long"):
+        if f"{kind}_factor" in rope:
+            yield f"rope_factors_{kind}.weight", numpy.array(rope[f"{kind}_factor"], numpy.float32)
+
+
+def write_other(path, model, tokenizer, arch, more):
+    config = model.config
+    writer = gguf.GGUFWriter(path, arch)
+    keys = {"context_length": config.max_position_embeddings, "embedding_length": config.hidden_size, "block_count": config.num_hidden_layers,
+            "feed_forward_length": config.intermediate_size, "attention.head_count": config.num_attention_heads,
+            "attention.head_count_kv": config.num_key_value_heads, "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+            "rope.freq_base": 5000.0}
+    if arch.startswith(("qwen3", "gemma")):
+        keys |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+    if getattr(config, "sliding_window", None):
+        keys["attention.sliding_window"] = config.sliding_window
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    if experts:
+        keys |= {"expert_count": experts, "expert_used_count": config.num_experts_per_tok}
+    if arch == "qwen3moe":
+        keys["expert_feed_forward_length"] = config.moe_intermediate_size
+    for key, value in (keys | more).items():
+        {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)](f"{arch}.{key}", value)
+    add_byte_level(writer, tokenizer, "qwen2" if arch.startswith("qwen") else "llama-bpe")
+    writer.add_pad_token_id(0)
+    for name, value in in_file(model, arch):
+        writer.add_tensor(name, numpy.ascontiguousarray(value))
+    close(writer)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_architectures(tmp_path, kind):
+    """Numbers of transformers, which loads what came of the file; what it makes of the file itself where it knows how."""
+    arch, model_class, config_class, keys, more = OTHERS[kind]
+    tokenizer = byte_level_bpe()
+    torch.manual_seed(3)
+    model = model_class(config_class(vocab_size=tokenizer.get_vocab_size(), **(SMALL | keys))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    write_other(tmp_path / "m.gguf", model, tokenizer, arch, more)
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    got, said = model_class.from_pretrained(tmp_path / "hf", attn_implementation=model.config._attn_implementation, output_loading_info=True)
+    assert not said["missing_keys"] and not said["unexpected_keys"] and not said["mismatched_keys"]
+    for name, value in model.state_dict().items():  # 1 is added to a norm's factor, and taken away again
+        assert torch.allclose(got.state_dict()[name], value, rtol=0, atol=2e-7 if "norm" in name else 0), name
+    for length in (11, 30):  # beyond windows and original lengths
+        ids = torch.arange(length).unsqueeze(0) * 7 % tokenizer.get_vocab_size()
+        assert torch.allclose(got.eval()(ids).logits, model(ids).logits, rtol=0, atol=1e-4), length
+    ids = torch.tensor([tokenizer.encode(TEXTS[0]).ids])
+    want = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)[0, ids.shape[1]:].tolist()
+    said = trireme("generate", "--model", tmp_path / "hf", "--prompt", TEXTS[0], "--max-new-tokens", 8, "--greedy", "--json").stdout
+    ours = json_lines(said)[0]["new_ids"]
+    assert ours == want[:len(ours)] and ours
+    if kind in ("gemma2", "gemma3", "phi3"):
+        theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="m.gguf").state_dict()
+        assert all(torch.equal(theirs[name], value) for name, value in got.state_dict().items())
+
+
+def test_a_model_whose_scores_are_divided_by_its_stream(tmp_path):
+    """Gemma 2 of 46 blocks, which its files do not say: queries are scaled by the stream's share of a head."""
+    tokenizer = byte_level_bpe()
+    sizes = SMALL | ROPE | GEMMA | dict(hidden_size=32, intermediate_size=8, num_attention_heads=2, num_hidden_layers=46, head_dim=4)
+    model = hf.Gemma2ForCausalLM(hf.Gemma2Config(vocab_size=tokenizer.get_vocab_size(), **sizes))
+    write_other(tmp_path / "m.gguf", model, tokenizer, "gemma2", {})
+    convert(tmp_path / "m.gguf", tmp_path / "hf")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert (config["query_pre_attn_scalar"], config["head_dim"]) == (16, 4)
+    assert "attn_logit_softcapping" not in config and hf.AutoConfig.from_pretrained(tmp_path / "hf").attn_logit_softcapping == 50
+
+
+def test_what_no_configuration_says_is_refused(tmp_path):
+    tokenizer = byte_level_bpe()
+    model = hf.Qwen3ForCausalLM(hf.Qwen3Config(vocab_size=tokenizer.get_vocab_size(), **(SMALL | ROPE | dict(head_dim=24))))
+    for more, word in (({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, "yarn"), ({"expert_count": 3}, "with experts is not supported")):
+        write_other(tmp_path / "m.gguf", model, tokenizer, "qwen3", more)
+        said = convert(tmp_path / "m.gguf", tmp_path / "hf", code=2).stderr
+        assert word in said and not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("space", [True, False])
+def test_a_sentencepiece_tokenizer(tmp_path, space):
+    """With a space before the text, as Llama has it, and without, as Gemma's files say."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "▁a", "ab", "▁ab"]
     kinds = [gguf.TokenType.UNKNOWN, *2 * [gguf.TokenType.CONTROL], *256 * [gguf.TokenType.BYTE], *6 * [gguf.TokenType.NORMAL]]
     config = LlamaConfig(vocab_size=len(tokens), hidden_size=8, intermediate_size=8, num_hidden_layers=0, num_attention_heads=2,
@@ -264,6 +395,8 @@ def test_a_sentencepiece_tokenizer(tmp_path):
                        (writer.add_feed_forward_length, 8), (writer.add_head_count, 2), (writer.add_layer_norm_rms_eps, 1e-5)):
         add(value)
     writer.add_tokenizer_model("llama")
+    if not space:
+        writer.add_add_space_prefix(False)
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * 259 + [-10.0, -11.0, -12.0, -2.0, -1.0, -3.0])
     writer.add_token_types(kinds)
@@ -275,7 +408,7 @@ def test_a_sentencepiece_tokenizer(tmp_path):
     convert(tmp_path / "m.gguf", tmp_path / "hf")
     said = trireme("tokenizer", "encode", "--tokenizer", tmp_path / "hf", "--text", "ab aé", "--special", "--json").stdout
     ids = json_lines(said)[0]["ids"]
-    assert [tokens[i] for i in ids] == ["<s>", "▁ab", "▁a", "<0xC3>", "<0xA9>"]
+    assert [tokens[i] for i in ids] == ["<s>", "▁ab" if space else "ab", "▁a", "<0xC3>", "<0xA9>"]
     assert Tokenizer.from_file(str(tmp_path / "hf/tokenizer.json")).encode("ab aé").ids == ids
 
 

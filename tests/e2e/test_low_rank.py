@@ -6,7 +6,9 @@ import shutil
 import subprocess
 
 import numpy
+import peft
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 from transformers import GPT2LMHeadModel
 
@@ -59,20 +61,20 @@ def test_every_layout_trains_the_adapter_alone(tiny, base, tmp_path):
 
 def test_adapters_of_peft(tiny, base, tmp_path):
     rng = numpy.random.default_rng(1)
-    peft = tmp_path / "peft"
-    peft.mkdir()
+    folder = tmp_path / "peft"
+    folder.mkdir()
     tensors = {}
     for block in range(4):
         module = f"base_model.model.transformer.h.{block}.attn.c_attn"
         tensors[f"{module}.lora_A.weight"] = rng.normal(0, 0.1, (4, 32)).astype(numpy.float32)
         tensors[f"{module}.lora_B.weight"] = rng.normal(0, 0.1, (96, 4)).astype(numpy.float32)
-    save_file(tensors, peft / "adapter_model.safetensors")
-    (peft / "adapter_config.json").write_text(json.dumps(
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(
         {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["c_attn"], "lora_dropout": 0.0, "bias": "none",
          "fan_in_fan_out": True, "use_dora": False, "task_type": "CAUSAL_LM", "modules_to_save": None}))
-    trireme("ckpt", "convert", base, tmp_path / "merged", "--to", "hf", "--adapter", peft)
+    trireme("ckpt", "convert", base, tmp_path / "merged", "--to", "hf", "--adapter", folder)
     # The first loss beside the adapter is that of the merged weights.
-    for name, words in (("beside", [f"model={{pretrained: {base}, adapter: {{path: {peft}}}}}", *layout(tp=2, pp=2)]),
+    for name, words in (("beside", [f"model={{pretrained: {base}, adapter: {{path: {folder}}}}}", *layout(tp=2, pp=2)]),
                         ("merged_run", [f"model={{pretrained: {tmp_path}/merged}}"])):
         train(tiny, tmp_path / name, "train.train_iter=1", *words)
     assert apart(list(losses(tmp_path / "beside").values()), list(losses(tmp_path / "merged_run").values())) < 1e-5
@@ -187,13 +189,71 @@ def test_other_models_and_what_peft_calls_them(tiny, tmp_path, task):
 @pytest.mark.parametrize("adapter,word", [
     ("{r: 2, target_modules: [q_proj]}", "no linear module of the model is called q_proj"),
     ("{r: 0, target_modules: [c_attn]}", "an integer >= 1"),
-    ("{r: 2, target_modules: [c_attn], use_dora: true}", "use_dora"),
-    ("{r: 2, target_modules: [c_attn], lora_dropout: 0.1}", "lora_dropout"),
+    ("{r: 2, target_modules: [c_attn], use_dora: 3}", "true or false"),
+    ("{r: 2, target_modules: [c_attn], lora_bias: true}", "lora_bias"),
+    ("{r: 2, target_modules: [c_attn], lora_dropout: 1.5}", "lora_dropout"),
+    ("{r: 2, target_modules: [c_attn], rank_pattern: {c_proj: 4}}", "rank_pattern: c_proj matches no module that has an adapter"),
+    ("{r: 2, target_modules: [c_attn], rank_pattern: {c_attn: 0}}", "ranks >= 1"),
+    ("{r: 2, target_modules: [c_attn], alpha_pattern: [c_attn]}", "a map from names of modules to numbers"),
+    ("{r: 2, target_modules: [c_attn], rank_pattern: {'h.(0': 4}}", "no regular expression"),
     ("{r: 2, targets: [c_attn], target_modules: [c_attn]}", "targets is not a key"),
     ("{r: 2}", "target_modules")])
 def test_what_is_refused(tiny, tmp_path, adapter, word):
     assert word in train(tiny, tmp_path / "run", f"model.adapter={adapter}", code=2).stderr
     assert not (tmp_path / "run/checkpoints").exists()
+
+
+DORA = ("{r: 3, lora_alpha: 6, use_dora: true, lora_dropout: 0.2, target_modules: [c_attn, c_proj, c_fc], "
+        "rank_pattern: {'h\\.[01]\\.attn.c_attn': 5}, alpha_pattern: {c_fc: 4}}")
+
+
+def test_every_layout_trains_magnitudes_and_drops_alike(tiny, base, tmp_path):
+    """DoRA with dropout and ranks of some modules' own; PEFT itself reads the files and gives the merged weights' logits."""
+    words = ["train.train_iter=4", "optim.lr=0.01", f"model={{pretrained: {base}}}"]
+    for name, more in (("one", []), ("tensor", layout(tp=4)), ("all", layout(dp=2, tp=2, pp=2)),
+                       ("parallel", [*layout(tp=2), "train.dist.sequence_parallel=true"]),
+                       ("zero", [*layout(dp=2, tp=2), "train.zero_optimization.stage=3"]),
+                       ("again", ["train.activation_checkpoint.enabled=true"])):
+        train(tiny, tmp_path / name, *words, f"model.adapter={DORA}", *more)
+        assert apart(list(losses(tmp_path / name).values()), list(losses(tmp_path / "one").values())) < 1e-5, name
+    train(tiny, tmp_path / "still", *words, f"model.adapter={DORA.replace('0.2', '0')}")
+    assert apart(list(losses(tmp_path / "still").values()), list(losses(tmp_path / "one").values())) > 1e-4
+
+    run = latest(tmp_path / "all")
+    trireme("ckpt", "convert", run, tmp_path / "peft", "--to", "peft")
+    trireme("ckpt", "convert", run, tmp_path / "merged", "--to", "hf")
+    stored = load_file(tmp_path / "peft/adapter_model.safetensors")
+    first = "base_model.model.transformer.h.{}.attn.c_attn.lora_A.weight"
+    assert [stored[first.format(b)].shape[0] for b in range(4)] == [5, 5, 3, 3]
+    assert stored["base_model.model.transformer.h.0.mlp.c_fc.lora_magnitude_vector"].shape == (128,)
+    ids = torch.arange(60).reshape(2, 30)
+    model = peft.PeftModel.from_pretrained(GPT2LMHeadModel.from_pretrained(base), tmp_path / "peft").eval()
+    theirs, ours = (m(ids).logits for m in (model, GPT2LMHeadModel.from_pretrained(tmp_path / "merged").eval()))
+    assert (theirs - ours).abs().max() < 1e-4 * theirs.abs().max()
+    plain = GPT2LMHeadModel.from_pretrained(base).eval()(ids).logits
+    assert (theirs - plain).abs().max() > 1e-2
+    # What PEFT writes comes back, and begins where the run ended.
+    model.save_pretrained(tmp_path / "theirs")
+    for name, adapter in (("from_peft", f"{{path: {tmp_path / 'theirs'}}}"), ("from_ours", f"{{path: {tmp_path / 'peft'}}}")):
+        train(tiny, tmp_path / name, "train.train_iter=1", f"model={{pretrained: {base}, adapter: {adapter}}}", *layout(tp=2))
+    train(tiny, tmp_path / "on", "train.train_iter=1", f"model={{pretrained: {run}}}", *layout(pp=2))
+    for name in ("from_peft", "from_ours"):
+        assert apart(list(losses(tmp_path / name).values()), list(losses(tmp_path / "on").values())) < 1e-5, name
+
+
+def test_magnitudes_begin_as_the_lengths_of_rows(tiny, base, tmp_path):
+    """So that the first loss is the base's, whichever way weights lie."""
+    words = ["train.train_iter=1", f"model={{pretrained: {base}}}", "model.resid_pdrop=0", "model.embd_pdrop=0", "model.attn_pdrop=0"]
+    train(tiny, tmp_path / "base", *words)
+    for name, more in (("one", []), ("many", layout(dp=2, tp=2, pp=2)), ("zero", [*layout(dp=2, tp=2), "train.zero_optimization.stage=3"])):
+        train(tiny, tmp_path / name, *words, ADAPTER.replace("{", "{use_dora: true, "), "optim.lr=0", *more)
+        assert apart(list(losses(tmp_path / name).values()), list(losses(tmp_path / "base").values())) < 1e-5
+        trireme("ckpt", "convert", latest(tmp_path / name), tmp_path / f"{name}_peft", "--to", "peft")
+        stored = load_file(tmp_path / f"{name}_peft/adapter_model.safetensors")
+        weights = load_file(base / "model.safetensors")
+        for module in ("attn.c_attn", "attn.c_proj", "mlp.c_fc"):
+            got = stored[f"base_model.model.transformer.h.1.{module}.lora_magnitude_vector"]
+            assert numpy.allclose(got, numpy.linalg.norm(weights[f"transformer.h.1.{module}.weight"], axis=0), rtol=1e-6)
 
 
 def test_a_checkpoint_without_an_adapter_has_none_to_write(base, tmp_path):

@@ -16,10 +16,10 @@ from support import trireme
 HEADS, HIDDEN, LAYERS = 4, 16, 4
 
 
-def fused(q, k, v, heads, version):
-    """Queries, keys and values of some heads as a version of Megatron-LM keeps them."""
+def fused(*things, heads, version):
+    """Queries, keys and values (or the last two) of some heads as a version of Megatron-LM keeps them."""
     size = HIDDEN // HEADS
-    each = torch.stack([t.reshape(HEADS, size, *t.shape[1:])[heads] for t in (q, k, v)])  # [3, heads, size, ...]
+    each = torch.stack([t.reshape(HEADS, size, *t.shape[1:])[heads] for t in things])  # [3, heads, size, ...]
     if version >= 2:
         each = each.transpose(0, 1)
     elif version >= 1:
@@ -48,8 +48,8 @@ def block(q, k, v, linears, norms, layer, heads, rank, ranks, version, attention
     """A block's entries: `linears` are out, in, out of the MLP as [out, in]."""
     (ow, ob), (iw, ib), (dw, db) = linears
     scope = f"layers.{layer}."
-    out = {f"{attention}.query_key_value.weight": fused(q[0], k[0], v[0], heads, version),
-           f"{attention}.query_key_value.bias": fused(q[1], k[1], v[1], heads, version),
+    out = {f"{attention}.query_key_value.weight": fused(q[0], k[0], v[0], heads=heads, version=version),
+           f"{attention}.query_key_value.bias": fused(q[1], k[1], v[1], heads=heads, version=version),
            f"{attention}.dense.weight": part(ow, rank, ranks, 1), f"{attention}.dense.bias": ob,
            "mlp.dense_h_to_4h.weight": part(iw, rank, ranks, 0), "mlp.dense_h_to_4h.bias": part(ib, rank, ranks, 0),
            "mlp.dense_4h_to_h.weight": part(dw, rank, ranks, 1), "mlp.dense_4h_to_h.bias": db}
@@ -147,6 +147,97 @@ def test_weights_come_over_bit_for_bit(tmp_path, kind, tp, pp, version):
     assert "tensors" in half.stderr
 
 
+def blenderbot(decoder_layers=3, activation="gelu_new"):
+    return hf.BlenderbotForConditionalGeneration(hf.BlenderbotConfig(
+        d_model=HIDDEN, encoder_layers=LAYERS, decoder_layers=decoder_layers, encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=40,
+        decoder_ffn_dim=40, max_position_embeddings=24, vocab_size=64, activation_function=activation, dropout=0, forced_eos_token_id=None))
+
+
+def t5_half(layers, behind, cross, heads, rank, ranks, version, attention):
+    """The blocks of a half of a T5: those of an encoder, and with `cross` between attention and MLP those of a decoder."""
+    out = {}
+    for number, h in enumerate(layers):
+        own = h.self_attn
+        qkv = [(m.weight.data, m.bias.data) for m in (own.q_proj, own.k_proj, own.v_proj)]
+        linears = [(m.weight.data, m.bias.data) for m in (own.out_proj, h.fc1, h.fc2)]
+        norms = (h.self_attn_layer_norm, h.encoder_attn_layer_norm if cross else h.final_layer_norm)
+        out |= block(*qkv, linears, norms, number, heads, rank, ranks, version, attention)
+        if not cross:
+            continue
+        other, scope = h.encoder_attn, f"layers.{number}."
+        out |= {f"{scope}{cross}.query.weight": part(other.q_proj.weight.data, rank, ranks, 0).clone(),
+                f"{scope}{cross}.query.bias": part(other.q_proj.bias.data, rank, ranks, 0).clone(),
+                f"{scope}{cross}.dense.weight": part(other.out_proj.weight.data, rank, ranks, 1).clone(),
+                f"{scope}{cross}.dense.bias": other.out_proj.bias.data.clone(),
+                f"{scope}{behind}.weight": h.final_layer_norm.weight.data.clone(), f"{scope}{behind}.bias": h.final_layer_norm.bias.data.clone()}
+        for kind in ("weight", "bias"):
+            keys, values = getattr(other.k_proj, kind).data, getattr(other.v_proj, kind).data
+            out[f"{scope}{cross}.key_value.{kind}"] = fused(keys, values, heads=heads, version=version)
+    return out
+
+
+def normed(half):
+    return {"final_layernorm.weight": half.layer_norm.weight.data, "final_layernorm.bias": half.layer_norm.bias.data}
+
+
+def filled_t5(**config):
+    """Both halves look up places in one table."""
+    torch.manual_seed(1)
+    model = blenderbot(**config).eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p)
+    model.final_logits_bias.normal_()
+    model.model.decoder.embed_positions.weight.data.copy_(model.model.encoder.embed_positions.weight.data)
+    return model
+
+
+def write_t5(folder, model, tp, version, **more):
+    args = argparse.Namespace(num_layers=LAYERS, encoder_num_layers=LAYERS, decoder_num_layers=3, hidden_size=HIDDEN, num_attention_heads=HEADS,
+                              max_position_embeddings=24, ffn_hidden_size=40, layernorm_epsilon=1e-5, hidden_dropout=0.1, attention_dropout=0.2)
+    vars(args).update(more)
+    lm, base = "language_model/", model.model
+    attention = "self_attention" if version >= 3 else "attention"
+    for rank in range(tp):
+        heads = slice(rank * HEADS // tp, (rank + 1) * HEADS // tp)
+        flat = {lm + "embedding/word_embeddings/weight": part(base.shared.weight.data, rank, tp, 0),
+                lm + "embedding/position_embeddings/weight": base.encoder.embed_positions.weight.data,
+                "lm_head/bias": part(model.final_logits_bias[0], rank, tp, 0)}
+        for name, half, cross in (("encoder", base.encoder, ""), ("decoder", base.decoder, "inter_attention")):
+            made = t5_half(half.layers, "post_inter_attention_layernorm", cross, heads, rank, tp, version, attention)
+            flat |= {f"{lm}{name}/{key}": tensor for key, tensor in (made | normed(half)).items()}
+        own = folder / f"iter_0000100/mp_rank_{rank:02d}"
+        own.mkdir(parents=True)
+        saved = {"args": args, "iteration": 100, "model": nested({k: v.clone() for k, v in flat.items()}), "checkpoint_version": float(version)}
+        torch.save(saved, own / "model_optim_rng.pt")
+    (folder / "latest_checkpointed_iteration.txt").write_text("100")
+
+
+def same_t5(folder, model):
+    loaded, said = hf.BlenderbotForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert not said["missing_keys"] and not said["unexpected_keys"] and not said["mismatched_keys"]
+    own, theirs = model.state_dict(), loaded.state_dict()
+    assert own.keys() == theirs.keys() and all(torch.equal(own[name], theirs[name]) for name in own)
+    ids, words = torch.randint(0, 64, (2, 9)), torch.randint(0, 64, (2, 7))
+    assert torch.equal(model(ids, decoder_input_ids=words).logits, loaded.eval()(ids, decoder_input_ids=words).logits)
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("tp,version", [(1, 3), (2, 2), (2, 1), (4, 0)])
+def test_a_t5_is_a_blenderbot(tmp_path, tp, version):
+    model = filled_t5()
+    write_t5(tmp_path / "megatron", model, tp, version)
+    trireme("ckpt", "convert", tmp_path / "megatron", tmp_path / "hf", "--to", "hf")
+    config = same_t5(tmp_path / "hf", model)
+    assert (config["encoder_layers"], config["decoder_layers"], config["decoder_ffn_dim"]) == (LAYERS, 3, 40)
+    assert (config["activation_function"], config["dropout"], config["attention_dropout"]) == ("gelu_new", 0.1, 0.2)
+
+
+def test_a_t5_whose_norms_add_something_else(tmp_path):
+    write_t5(tmp_path / "megatron", filled_t5(), 1, 3, layernorm_epsilon=1e-12)
+    done = trireme("ckpt", "convert", tmp_path / "megatron", tmp_path / "hf", "--to", "hf", code=2)
+    assert "1e-12 (layernorm_epsilon)" in done.stderr and "1e-5" in done.stderr and not (tmp_path / "hf").exists()
+
+
 class Tensor:
     """Pickled as OneFlow's: a class of another package, and where its bytes are."""
 
@@ -179,6 +270,10 @@ def write_libai(folder, model, kind, legacy):
         cfg = {"hidden_layers": LAYERS, "intermediate_size": 40, "max_position_embeddings": 24, "layernorm_eps": 1e-4}
     for name, module in norms.items():
         flat |= {f"{name}.weight": module.weight, f"{name}.bias": module.bias}
+    write_oneflow(folder, flat, cfg, legacy)
+
+
+def write_oneflow(folder, flat, cfg, legacy):
     root = folder / "model_0000099/model"
     root.mkdir(parents=True)
     cfg |= {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "bias_gelu_fusion": True, "apply_residual_post_layernorm": False}
@@ -216,6 +311,20 @@ def test_libais_weights_come_over_bit_for_bit(tmp_path, kind, legacy, part):
     assert "config.yaml" in trireme("ckpt", "convert", tmp_path / "libai", tmp_path / "b", "--to", "hf", code=2).stderr
 
 
+def test_libais_t5(tmp_path):
+    model = filled_t5(decoder_layers=LAYERS, activation="gelu")
+    flat = {"t5_model.embedding.word_embeddings.weight": model.model.shared.weight, "t5_model.lm_head.bias": model.final_logits_bias[0],
+            "t5_model.embedding.position_embeddings.weight": model.model.encoder.embed_positions.weight}
+    for name, half, cross in (("encoder", model.model.encoder, ""), ("decoder", model.model.decoder, "cross_attention")):
+        made = t5_half(half.layers, "post_cross_attention_layernorm", cross, slice(0, HEADS), 0, 1, 3, "self_attention")
+        flat |= {f"t5_model.{name}.{key}": tensor for key, tensor in (made | normed(half)).items()}
+    write_oneflow(tmp_path / "libai", flat, {"hidden_layers": LAYERS, "intermediate_size": 40, "max_position_embeddings": 24,
+                                            "layernorm_eps": 1e-5}, False)
+    trireme("ckpt", "convert", tmp_path / "libai", tmp_path / "hf", "--to", "hf")
+    config = same_t5(tmp_path / "hf", model)
+    assert config["activation_function"] == "gelu" and config["decoder_layers"] == LAYERS
+
+
 def test_refusals(tmp_path):
     write(tmp_path / "a", gpt2(), "gpt", 2, 1, 3)
     folder = tmp_path / "a/iter_0000100"
@@ -225,8 +334,3 @@ def test_refusals(tmp_path):
     done = trireme("ckpt", "convert", tmp_path / "a", tmp_path / "out", "--to", "hf", code=2)
     assert "tensor rank 0 of stage 0 lacks" in done.stderr
     (folder / "mp_rank_03").rename(folder / "mp_rank_00")
-    saved = torch.load(folder / "mp_rank_00/model_optim_rng.pt", weights_only=False)
-    saved["model"]["language_model"]["decoder"] = {"final_layernorm.weight": torch.zeros(3)}
-    torch.save(saved, folder / "mp_rank_00/model_optim_rng.pt")
-    done = trireme("ckpt", "convert", tmp_path / "a", tmp_path / "out", "--to", "hf", code=2)
-    assert "T5" in done.stderr and not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@
 #include "trireme/dist/redistribute.h"
 #include "trireme/generate/generator.h"
 #include "trireme/models/family.h"
+#include "trireme/optim/groups.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/assembly.h"
 #include "trireme/train/execute_pipeline.h"
@@ -144,8 +145,10 @@ Numbers run(const Case& c, const Layout& layout) {
   optim.betas = {0.9, 0.999};
   optim.weight_decay = 0;
   optim.clip_grad_max_norm = std::nullopt;
+  if (c.model.contains("adapter")) optim.groups = {{.pattern = "*.lora_*"}, {.pattern = "*", .freeze = true}};
   dist::run_ranks(placement.mesh.size(), [&](dist::World& world) {
     auto model = train::assemble(c.model, placement, 1, world);
+    optim::freeze(model->model->store, optim);
     train::make_parameters(*model, true, nullptr, layout.zero);
     nn::ParamStore& store = model->model->store;
     fill(c, store);

@@ -193,11 +193,14 @@ def t5(root):
                 layouts="few")
 
 
+BART = dict(vocab_size=VOCAB, d_model=32, encoder_layers=2, decoder_layers=3, encoder_ffn_dim=44, decoder_ffn_dim=36,
+            encoder_attention_heads=4, decoder_attention_heads=8, max_position_embeddings=24, dropout=0,
+            attention_dropout=0, activation_dropout=0, pad_token_id=PAD, bos_token_id=0, eos_token_id=2,
+            decoder_start_token_id=2, forced_eos_token_id=None)
+
+
 def bart(root):
-    sizes = dict(vocab_size=VOCAB, d_model=32, encoder_layers=2, decoder_layers=3, encoder_ffn_dim=44, decoder_ffn_dim=36,
-                 encoder_attention_heads=4, decoder_attention_heads=8, max_position_embeddings=24, dropout=0,
-                 attention_dropout=0, activation_dropout=0, pad_token_id=PAD, bos_token_id=0, eos_token_id=2,
-                 decoder_start_token_id=2, forced_eos_token_id=None)
+    sizes = BART
     for name, dtype, more in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function="relu"))):
         model = hf.BartForConditionalGeneration(hf.BartConfig(**sizes, **more)).to(dtype)
         model.final_logits_bias.normal_(0, 0.3)

@@ -11,6 +11,7 @@
 
 #include "tests/support/temporary_folder.h"
 #include "trireme/base/error.h"
+#include "trireme/base/io.h"
 #include "trireme/checkpoint/convert.h"
 #include "trireme/checkpoint/hf.h"
 #include "trireme/models/registry.h"
@@ -320,6 +321,28 @@ TEST(ResizedVocabulary, IsThatOfTheFilesOnAnyLayout) {
       }
     }
   }
+}
+
+TEST(OneCall, TakesTheProcessorOfImagesAlong) {
+  const test::TemporaryFolder folder;
+  const Json vit = {{"family", "vit"}, {"hidden_size", 8}, {"num_hidden_layers", 2}, {"num_attention_heads", 2},
+                    {"intermediate_size", 8}, {"image_size", 8}, {"patch_size", 4}};
+  const std::string settings = R"({"image_mean": [0.1, 0.2, 0.3], "size": {"height": 8, "width": 8}})";
+  on(1, 1, 1, [&](dist::World& world) {
+    save_pretrained(from_config(vit, options_of(1, 1), world), folder / "base", world);
+    return 0;
+  });
+  base::FileWriter writer(folder / "base/preprocessor_config.json");
+  writer.write(settings);
+  writer.close();
+  on(2, 1, 2, [&](dist::World& world) {
+    const ParallelModel model = from_pretrained(folder / "base", options_of(2, 2), world);
+    save_pretrained(model, folder / "whole", world);
+    save_pretrained(model, folder / "pickled", world, SaveFormat::bin);
+    return 0;
+  });
+  for (const char* name : {"whole", "pickled"})
+    EXPECT_EQ(base::read_file(folder / fmt::format("{}/preprocessor_config.json", name)), settings);
 }
 
 TEST(ResizedVocabulary, TrainsOnWithItsTies) {

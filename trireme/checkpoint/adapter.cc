@@ -30,7 +30,7 @@ bool starts(const base::Json& config, const char* key) {
 const base::Json* pattern_of(const base::Json& config, const char* key, const std::string& module) {
   if (!config.contains(key) || !config[key].is_object()) return nullptr;
   for (const auto& [pattern, value] : config[key].items())
-    if (nn::names_module(pattern, module)) return &value;
+    if (nn::matches_module(pattern, module)) return &value;
   return nullptr;
 }
 
@@ -142,7 +142,7 @@ base::Json task_of(const base::Json& model) {
 int64_t convert_to_peft(const Checkpoint& source, const std::string& destination) {
   const base::Json& model = source.model_config();
   std::vector<formats::TensorEntry> entries;
-  const auto file_name = [](const std::string& name) { return "base_model.model." + name; };
+  const auto file_name = [](const std::string& name) { return kPrefix + name; };
   std::map<std::string, std::string> names;  // in the file -> of the checkpoint
   for (const auto& [name, tensor] : source.tensors()) {
     if (tensor.optimizer || !nn::is_low_rank(name)) continue;

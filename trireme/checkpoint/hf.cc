@@ -130,7 +130,11 @@ void copy_file(const fs::path& from, const std::string& folder) {
 
 std::optional<std::string> model_name(const base::Json& config, const std::string& stored) {
   constexpr std::string_view kPeft = "base_model.model.";
-  if (config.contains("peft_type") && stored.starts_with(kPeft)) return stored.substr(kPeft.size());
+  if (config.contains("peft_type") && stored.starts_with(kPeft)) {
+    std::string name = stored.substr(kPeft.size());
+    if (name.ends_with(".lora_magnitude_vector.weight")) name.resize(name.rfind('.'));  // as some versions spell it
+    return name;
+  }
   const FamilyFiles* files = files_of(config);
   if (!files) return stored;
   for (const std::string& end : files->buffers)

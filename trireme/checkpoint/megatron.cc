@@ -100,9 +100,10 @@ class Source {
         args_(std::move(args)),
         version_(version) {
     if (!args_.contains("ffn_hidden_size")) args_["ffn_hidden_size"] = 4 * number("hidden_size");
-    blocks_ = number("num_layers");
-    if (blocks_ % stages_ != 0)
-      throw FormatError(fmt::format("{}: {} blocks on {} stages", path_, blocks_, stages_));
+    for (const char* half : {"encoder_num_layers", "decoder_num_layers"})  // of a T5, where they are not alike
+      if (!args_.value(half, Json()).is_number()) args_[half] = number("num_layers");
+    if (number("num_layers") % stages_ != 0)
+      throw FormatError(fmt::format("{}: {} blocks on {} stages", path_, number("num_layers"), stages_));
     if (number("num_attention_heads") % ranks_ != 0)
       throw FormatError(
           fmt::format("{}: {} heads on {} ranks", path_, number("num_attention_heads"), ranks_));
@@ -110,7 +111,7 @@ class Source {
 
   const std::string& path() const { return path_; }
   const Json& args() const { return args_; }
-  int64_t blocks() const { return blocks_; }
+  int stages() const { return stages_; }
   int64_t number(const char* key) const {
     if (!args_.contains(key) || !args_[key].is_number_integer() || args_[key].get<int64_t>() < 1)
       throw FormatError(fmt::format("{}: {} lacks or is no number of its kind", path_, key));
@@ -125,7 +126,7 @@ class Source {
   /// The parts of a tensor, by tensor rank. Blocks count from 0 on every stage.
   std::vector<at::Tensor> parts(const WeightRule& rule, int64_t block) {
     const bool of_block = rule.from.find("{}") != std::string::npos;
-    const int64_t each = blocks_ / stages_;
+    const int64_t each = number(rule.count) / stages_;
     const std::string name = fmt::format(fmt::runtime(rule.from), of_block ? block % each : 0);
     const int own = static_cast<int>(block / each);
     for (int pp = of_block ? own : 0; pp < (of_block ? own + 1 : stages_); ++pp) {
@@ -160,22 +161,22 @@ class Source {
       }
   }
 
-  /// A fused part as [3, heads, head size, ...]. Versions before 2 keep the three apart; version 1
+  /// A part of `fused` things as [fused, heads, head size, ...]. Versions before 2 keep them apart; version 1
   /// innermost.
-  at::Tensor apart(const at::Tensor& part) const {
-    const int64_t heads = number("num_attention_heads") / ranks_, size = part.size(0) / 3 / heads;
+  at::Tensor apart(const at::Tensor& part, int64_t fused) const {
+    const int64_t heads = number("num_attention_heads") / ranks_, size = part.size(0) / fused / heads;
     std::vector<int64_t> shape = part.sizes().vec();
     shape.erase(shape.begin());
     const auto viewed = [&](std::vector<int64_t> outer) {
       outer.insert(outer.end(), shape.begin(), shape.end());
       return part.reshape(outer);
     };
-    if (heads * size * 3 != part.size(0))
+    if (heads * size * fused != part.size(0))
       throw FormatError(fmt::format("{}: {} rows cannot be queries, keys and values of {} heads",
                                     path_, part.size(0), heads));
-    if (version_ >= 2) return viewed({heads, 3, size}).transpose(0, 1);
-    if (version_ >= 1) return viewed({heads, size, 3}).movedim(2, 0);
-    return viewed({3, heads, size});
+    if (version_ >= 2) return viewed({heads, fused, size}).transpose(0, 1);
+    if (version_ >= 1) return viewed({heads, size, fused}).movedim(2, 0);
+    return viewed({fused, heads, size});
   }
 
  private:
@@ -186,7 +187,6 @@ class Source {
   std::vector<std::unique_ptr<Weights>> weights_;  // by stage, then by tensor rank
   Json args_;
   double version_;
-  int64_t blocks_ = 0;
   std::set<std::pair<int, std::string>> used_;
 };
 
@@ -275,16 +275,16 @@ Source open_libai(const std::string& weights) {
 
 at::Tensor whole(Source& source, const WeightRule& rule, int64_t block) {
   std::vector<at::Tensor> parts = source.parts(rule, block);
-  const bool thirds = rule.change != WeightChange::none && rule.change != WeightChange::transpose;
-  if (!thirds) {
+  const bool plain = rule.change == WeightChange::none || rule.change == WeightChange::transpose || rule.change == WeightChange::row;
+  if (plain) {
     const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts, rule.split);
+    if (rule.change == WeightChange::row) return all.unsqueeze(0).contiguous();
     return rule.change == WeightChange::transpose ? all.t().contiguous() : all.contiguous();
   }
-  for (at::Tensor& part : parts) part = source.apart(part);
+  for (at::Tensor& part : parts) part = source.apart(part, rule.parts);
   at::Tensor all = at::cat(parts, 1);  // [3, heads, size, ...]
-  const int64_t third =
-      static_cast<int64_t>(rule.change) - static_cast<int64_t>(WeightChange::query);
-  if (third >= 0) return all[third].flatten(0, 1).contiguous();
+  const int64_t which = static_cast<int64_t>(rule.change) - static_cast<int64_t>(WeightChange::query);
+  if (which >= 0) return all[which + rule.parts - 3].flatten(0, 1).contiguous();
   all = all.flatten(0, 2);
   return rule.change == WeightChange::fused_transpose ? all.t().contiguous() : all.contiguous();
 }
@@ -299,31 +299,28 @@ Json config_of(const Source& source, const ForeignModel& model) {
   }
   // Its fused kernel and openai_gelu are the tanh form.
   const bool tanh = args.value("bias_gelu_fusion", true) || args.value("openai_gelu", false);
-  config[config.contains("n_embd") ? "activation_function" : "hidden_act"] =
-      tanh ? "gelu_new" : "gelu";
-  for (const char* key : {"attention_dropout", "hidden_dropout"})
-    if (args.contains(key) && args[key].is_number()) {
-      const bool attention = std::string_view(key) == "attention_dropout",
-                 of_gpt = config.contains("n_embd");
-      config[of_gpt ? (attention ? "attn_pdrop" : "resid_pdrop")
-                    : (attention ? "attention_probs_dropout_prob" : "hidden_dropout_prob")] =
-          args[key];
-    }
+  config[model.activation] = tanh ? "gelu_new" : "gelu";
+  for (const auto& [from, to] : {std::pair{"attention_dropout", &model.attention_dropout}, {"hidden_dropout", &model.hidden_dropout}})
+    if (args.contains(from) && args[from].is_number()) config[*to] = args[from];
   return config;
 }
 
 void refuse_others(const Source& source) {
-  for (const char* decoder : {"model.language_model.decoder.final_layernorm.weight",
-                              "t5_model.decoder.final_layernorm.weight"})
-    if (source.contains(decoder))
-      throw FormatError(source.path() +
-                        ": a T5 of Megatron-LM or LiBai has learned places, norms with a mean and "
-                        "biases, which Hugging Face's T5 has "
-                        "not; there is no family to convert it to");
-  if (source.args().value("apply_residual_connection_post_layernorm", false))
+  const Json& args = source.args();
+  if (args.value("apply_residual_connection_post_layernorm", false))
     throw FormatError(
         source.path() +
         ": residual sums behind the norms (apply_residual_post_layernorm) are not supported");
+}
+
+/// What a T5 of theirs may be that Blenderbot is not.
+void check_t5(const Source& source) {
+  if (source.stages() > 1)
+    throw FormatError(fmt::format("{}: a T5 on {} stages; only one is read, so merge its stages first", source.path(), source.stages()));
+  if (const double eps = source.args().value("layernorm_epsilon", 1e-5); eps != 1e-5)
+    throw FormatError(fmt::format("{}: a T5 becomes a Blenderbot, whose norms add 1e-5, but this one's add {} (layernorm_epsilon); there "
+                                  "is no family to convert it to",
+                                  source.path(), eps));
 }
 
 ForeignModel model_of(const Source& source) {
@@ -331,6 +328,10 @@ ForeignModel model_of(const Source& source) {
     return gpt_model(libai_gpt_names());
   if (source.contains("bert.embeddings.vocab_embeddings.weight"))
     return bert_model(libai_bert_names());
+  if (source.contains("t5_model.decoder.final_layernorm.weight")) {
+    check_t5(source);
+    return t5_model(libai_t5_names());
+  }
   const std::string scope = "model.language_model.",
                     encoder = scope + (source.contains(scope + "encoder.final_layernorm.weight")
                                            ? "encoder"
@@ -338,6 +339,10 @@ ForeignModel model_of(const Source& source) {
                     attention = source.contains(encoder + ".layers.0.self_attention.dense.weight")
                                     ? "self_attention"
                                     : "attention";
+  if (source.contains(scope + "decoder.final_layernorm.weight")) {
+    check_t5(source);
+    return t5_model(megatron_t5_names(attention));
+  }
   const WeightNames names = megatron_names(encoder, attention);
   return source.contains("model.lm_head.dense.weight") ? bert_model(names) : gpt_model(names);
 }
@@ -364,7 +369,7 @@ int64_t convert_megatron(const std::string& folder, const std::string& destinati
   };
   std::map<std::string, Move> moves;
   for (const WeightRule& rule : model.rules)
-    for (int64_t block = 0; block < (rule.to.find("{}") != rule.to.npos ? source.blocks() : 1);
+    for (int64_t block = 0; block < (rule.to.find("{}") != rule.to.npos ? source.number(rule.count) : 1);
          ++block)
       moves[fmt::format(fmt::runtime(rule.to), block)] = {&rule, block};
   const auto made = [&](const Move& move) {
@@ -377,7 +382,7 @@ int64_t convert_megatron(const std::string& folder, const std::string& destinati
   for (const auto& [name, move] : moves) {
     const at::Tensor tensor = made(move);
     entries.push_back({name, dist::dtype_of(tensor), tensor.sizes().vec()});
-    if (name.ends_with("wte.weight") || name.ends_with("word_embeddings.weight"))
+    if (name.ends_with("wte.weight") || name.ends_with("word_embeddings.weight") || name.ends_with("shared.weight"))
       config["vocab_size"] = tensor.size(0);
     if (name.ends_with("token_type_embeddings.weight")) config["type_vocab_size"] = tensor.size(0);
   }

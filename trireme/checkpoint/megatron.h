@@ -16,10 +16,10 @@ namespace trireme::checkpoint {
 /// Does the folder hold, or name, weights of one of the two?
 bool has_megatron_files(const std::string& folder);
 
-/// Writes config.json and model.safetensors (in the stored type, or options.dtype) of a GPT (as GPT-2) or BERT (as
-/// megatron-bert) into a new folder, one tensor in memory at a time. A padded vocabulary stays padded. Returns the number of
-/// tensors. ConfigError when `destination` exists; FormatError for other models (their T5 has no family), a rank that lacks,
-/// and tensors that lack or are left over.
+/// Writes config.json and model.safetensors (in the stored type, or options.dtype) of a GPT (as GPT-2), BERT (as
+/// megatron-bert) or T5 (as Blenderbot, whose model it is) into a new folder, one tensor in memory at a time. A padded
+/// vocabulary stays padded. Returns the number of tensors. ConfigError when `destination` exists; FormatError for other models,
+/// a rank that lacks, and tensors that lack or are left over.
 int64_t convert_megatron(const std::string& folder, const std::string& destination,
                          const ConvertOptions& options);
 

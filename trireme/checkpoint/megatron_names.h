@@ -17,9 +17,10 @@ enum class WeightChange : uint8_t {
   transpose,  // Hugging Face's file has [in, out]
   fused,      // query, key and value one after another, each with its heads in order
   fused_transpose,
-  query,  // of these three one
+  query,  // of these three, or of the last two, one
   key,
   value,
+  row,  // [1, n] of n
 };
 
 /// A tensor of the new folder. {} is the block.
@@ -27,11 +28,14 @@ struct WeightRule {
   std::string from, to;
   int split = -1;  // dimension that tensor-parallel ranks share; -1: all hold the whole
   WeightChange change = WeightChange::none;
+  int parts = 3;                     // that are fused: all three, or key and value
+  const char* count = "num_layers";  // of args: of the blocks
 };
 
 struct ForeignModel {
   base::Json config;
   std::vector<std::pair<const char*, const char*>> keys;  // of args -> of config.json
+  std::string activation, hidden_dropout, attention_dropout;  // of config.json
   std::vector<WeightRule> rules;
 };
 
@@ -41,6 +45,7 @@ struct WeightNames {
   std::string block, attention;      // scope of a block, {} its number; of its attention within
   std::string last;                  // the norm behind the blocks
   std::string pooler, head, head_bias, pair;  // of a BERT: heads of words and of pairs of sentences
+  std::string decoder = "", decoder_last = "", cross = "";  // of a T5: its block, the norm behind them, its other attention
 };
 
 /// `encoder`: scope of the blocks; `attention`: that of a block's attention. Both were renamed
@@ -48,9 +53,13 @@ struct WeightNames {
 WeightNames megatron_names(const std::string& encoder, const std::string& attention);
 WeightNames libai_gpt_names();
 WeightNames libai_bert_names();
+/// Of a T5: `megatron_names` with a decoder.
+WeightNames megatron_t5_names(const std::string& attention);
+WeightNames libai_t5_names();
 
-/// As GPT-2, and as megatron-bert.
+/// As GPT-2, as megatron-bert, and as Blenderbot: what both of these call T5 is its model.
 ForeignModel gpt_model(const WeightNames& names);
 ForeignModel bert_model(const WeightNames& names);
+ForeignModel t5_model(const WeightNames& names);
 
 }  // namespace trireme::checkpoint

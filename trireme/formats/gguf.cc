@@ -235,7 +235,7 @@ GgufFile::GgufFile(const std::string& path) : file_(path) {
   }
 }
 
-std::vector<float> GgufFile::dequantize(const std::string& name) const {
+std::vector<float> GgufFile::dequantize(const std::string& name, std::optional<int64_t> part) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw FormatError(fmt::format("{}: there is no tensor \"{}\"", path(), name));
   const Encoding& encoding = encoding_of(found->second.type);
@@ -243,7 +243,13 @@ std::vector<float> GgufFile::dequantize(const std::string& name) const {
     throw FormatError(fmt::format("{}: tensor \"{}\" is {}, which is not read; expected F32, F16, BF16, Q8_0, Q4_0, Q4_1, "
                                   "Q4_K or Q6_K: quantise the model again",
                                   path(), name, encoding.name));
-  const Bytes bytes = found->second.bytes;
+  Bytes bytes = found->second.bytes;
+  if (part) {
+    const layout::Shape& shape = found->second.shape;
+    base::check(shape.size() > 1 && *part >= 0 && *part < shape[0], "{} has no part {}", name, *part);
+    const size_t size = bytes.size() / static_cast<size_t>(shape[0]);
+    bytes = bytes.subspan(static_cast<size_t>(*part) * size, size);
+  }
   const auto blocks = static_cast<int64_t>(bytes.size()) / encoding.bytes;
   std::vector<float> values(static_cast<size_t>(blocks * encoding.elements));
   for (int64_t b = 0; b < blocks; ++b)

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,9 +35,9 @@ class GgufFile {
   /// Arrays are JSON arrays. Text is as it stands, UTF-8 or not.
   const base::Json& metadata() const { return metadata_; }
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
-  /// All elements of a tensor, row-major, in fp32. FormatError: there is no such tensor; a type that is not F32, F16, BF16,
-  /// Q8_0, Q4_0, Q4_1, Q4_K or Q6_K.
-  std::vector<float> dequantize(const std::string& name) const;
+  /// All elements of a tensor, row-major, in fp32; or of its `part` alone, along the first of at least two dimensions.
+  /// FormatError: there is no such tensor; a type that is not F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K.
+  std::vector<float> dequantize(const std::string& name, std::optional<int64_t> part = {}) const;
 
  private:
   base::MappedFile file_;

@@ -18,9 +18,9 @@ int64_t element_count(const Shape& shape);
 
 /// Initial values as data: drawn per global element, so they do not depend on the layout.
 struct Init {
-  enum class Kind : uint8_t { zeros, ones, normal, uniform, constant, waves } kind = Kind::zeros;
+  enum class Kind : uint8_t { zeros, ones, normal, uniform, constant, waves, lengths } kind = Kind::zeros;
   double scale = 0;  // standard deviation of normal; bound of uniform in [-scale, scale); the constant
-  int64_t columns = 0, features = 0;  // of waves
+  int64_t columns = 0, features = 0;  // of waves; of lengths the dimension in `columns`
   static constexpr Init zeros() { return {Kind::zeros, 0}; }
   static constexpr Init ones() { return {Kind::ones, 0}; }
   static constexpr Init normal(double deviation) { return {Kind::normal, deviation}; }
@@ -29,6 +29,8 @@ struct Init {
   /// Places of an image's patches as sines and cosines of column and row: rows of `features` (a multiple of 4); the first
   /// is zero, for a token that is no patch, the others follow a grid of so many columns.
   static constexpr Init waves(int64_t columns, int64_t features) { return {Kind::waves, 0, columns, features}; }
+  /// Of a magnitude (nn/low_rank.h): the lengths of its weight's slices along dimension `dim`. Zero until the weight is there.
+  static constexpr Init lengths(int64_t dim) { return {Kind::lengths, 0, dim}; }
   bool operator==(const Init&) const = default;
 };
 

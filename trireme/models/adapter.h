@@ -9,8 +9,9 @@
 
 namespace trireme::models {
 
-/// Reads r, lora_alpha, target_modules and use_rslora of `tree["adapter"]`; none where it is absent or null. ConfigError: an
-/// unknown key, a value out of range, and what is not supported (DoRA, dropout, biases, modules kept beside).
+/// Reads r, lora_alpha, target_modules, rank_pattern, alpha_pattern, lora_dropout, use_rslora and use_dora of
+/// `tree["adapter"]`; none where it is absent or null. ConfigError: an unknown key, a value out of range, and what is not
+/// supported (biases, modules kept beside).
 nn::LowRank read_adapter(const base::Json& tree);
 
 /// A key in which two adapters differ, and what each has there.

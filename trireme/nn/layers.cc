@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/base/hash.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/kernels/dropout.h"
 #include "trireme/kernels/gate.h"
@@ -18,6 +19,14 @@ namespace trireme::nn {
 
 using layout::Range;
 using layout::Sbp;
+
+namespace {
+
+at::ScalarType at_least_fp32(const at::Tensor& t) {
+  return at::isReducedFloatingType(t.scalar_type()) ? at::kFloat : t.scalar_type();
+}
+
+}  // namespace
 
 Range stream_range(const Builder& builder, int64_t seq) {
   if (!builder.stream().is_split()) return {0, seq};
@@ -59,12 +68,19 @@ Linear::Linear(const Builder& builder, int64_t in, int64_t out, const Options& o
   const bool column = style_ == Style::column || style_ == Style::vocab, row = style_ == Style::row;
   const Sbp whole = style_ == Style::replicate ? builder.stream_param() : Sbp::replicated();
   const double bound = 1 / std::sqrt(static_cast<double>(in));
-  adapter_scale_ = adapter.scale;
-  adapter_in_ = (builder / "lora_A").param("weight", {adapter.rank, in}, layout::Init::uniform(bound),
-                                           row ? Sbp::split(1) : whole, {}, row ? options.granularity : 1);
-  adapter_out_ = (builder / "lora_B").param("weight", {out, adapter.rank}, layout::Init::zeros(),
-                                            column && rows_.empty() ? Sbp::split(0) : whole, column ? fused : std::vector<int64_t>{},
-                                            column ? options.granularity : 1);
+  const int64_t rank = adapter.rank_of(builder.scope()), granularity = column ? options.granularity : 1;
+  const Sbp outputs = column && rows_.empty() ? Sbp::split(0) : whole;
+  if (!column) fused.clear();
+  Adapter own{.scale = adapter.scale_of(builder.scope()),
+              .dropout = adapter.dropout,
+              .layer = builder.layer_index(),
+              .site = base::hash_text(builder.scope())};
+  own.in = (builder / "lora_A").param("weight", {rank, in}, layout::Init::uniform(bound), row ? Sbp::split(1) : whole, {},
+                                      row ? options.granularity : 1);
+  own.out = (builder / "lora_B").param("weight", {out, rank}, layout::Init::zeros(), outputs, fused, granularity);
+  if (adapter.magnitudes)
+    own.magnitude = builder.param("lora_magnitude_vector", {out}, layout::Init::lengths(out_dim), outputs, fused, granularity);
+  adapter_ = std::make_shared<const Adapter>(own);
 }
 
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
@@ -81,12 +97,49 @@ at::Tensor Linear::forward(const at::Tensor& x, const Context& context) const {
 at::Tensor Linear::local(const at::Tensor& x, const Context& context) const {
   // The bias of a row weight belongs to the sum, not to each part of it.
   Param* bias = style_ == Style::row && tp_->size() > 1 ? nullptr : bias_;
-  at::Tensor out = rows_.empty() ? linear(x, weight_, bias, orientation_, context)
-                                 : linear_rows(x, weight_, bias_, rows_, context);
-  if (!adapter_in_) return out;
-  const at::Tensor inner = linear(x, adapter_in_, nullptr, Orientation::out_in, context);
-  return out + adapter_scale_ * (rows_.empty() ? linear(inner, adapter_out_, nullptr, Orientation::out_in, context)
-                                               : linear_rows(inner, adapter_out_, nullptr, rows_, context));
+  if (!adapter_) return product(x, weight_, bias, orientation_, context);
+  const at::Tensor given = dropped(x, context);
+  const at::Tensor inner = linear(given, adapter_->in, nullptr, Orientation::out_in, context),
+                   difference = adapter_->scale * product(inner, adapter_->out, nullptr, Orientation::out_in, context);
+  if (!adapter_->magnitude) return product(x, weight_, bias, orientation_, context) + difference;
+  // What scales each output; the lengths count as constants (section 4.3 of the paper).
+  const at::Tensor factor = (select_rows(use(adapter_->magnitude, context), rows_) / lengths()).to(x.scalar_type());
+  at::Tensor out;
+  if (given.is_same(x)) {
+    out = factor * (product(x, weight_, nullptr, orientation_, context) + difference);
+  } else {  // as PEFT has it: what the scale adds is of the dropped input
+    const std::vector<at::Tensor> of = product(at::cat({x, given}), weight_, nullptr, orientation_, context).chunk(2);
+    out = of[0] + (factor - 1) * of[1] + factor * difference;
+  }
+  return bias ? out + select_rows(use(bias, context), rows_) : out;
+}
+
+at::Tensor Linear::product(const at::Tensor& x, Param* weight, Param* bias, Orientation orientation,
+                           const Context& context) const {
+  return rows_.empty() ? linear(x, weight, bias, orientation, context) : linear_rows(x, weight, bias, rows_, context);
+}
+
+/// The input of the adapter: x in eval mode, else by the coordinates of its sample, place and feature.
+at::Tensor Linear::dropped(const at::Tensor& x, const Context& context) const {
+  if (adapter_->dropout == 0 || context.mode == Mode::eval) return x;
+  const int64_t samples = context.batch.samples.numel();
+  base::check(x.size(0) % samples == 0, "an adapter's dropout: {} rows of {} samples", x.size(0), samples);
+  const bool part = style_ == Style::replicate && stream_.is_split();
+  const int64_t first = part ? layout::split_range(context.seq, tp_->size(), tp_->rank()).begin : 0;
+  const std::vector<Range>& features = adapter_->in->slice.dims[1];
+  return dropout_by_coordinate(x.reshape({samples, -1, x.size(-1)}), adapter_->dropout,
+                               context.random.key(adapter_->layer, adapter_->site), context.batch.samples, 0, first,
+                               features.empty() ? 0 : features[0].begin)
+      .view(x.sizes());
+}
+
+/// Of the rows of W + scale * B A that this rank has outputs of: [outputs].
+at::Tensor Linear::lengths() const {
+  at::NoGradGuard no_grad;
+  const at::Tensor weight = orientation_ == Orientation::in_out ? weight_->data.t() : select_rows(weight_->data, rows_);
+  const at::Tensor sum = at::addmm(weight, select_rows(adapter_->out->data, rows_), adapter_->in->data, 1, adapter_->scale);
+  const at::Tensor squares = sum.to(at_least_fp32(sum)).square_().sum(1);
+  return (style_ == Style::row ? dist::redistribute(squares, *tp_, Sbp::partial(), Sbp::invariant()) : squares).sqrt();
 }
 
 ColumnGroup::ColumnGroup(const Builder& builder, int64_t in, const std::vector<Output>& outputs,
@@ -147,10 +200,6 @@ RmsNorm::RmsNorm(const Builder& builder, int64_t features, double eps, double of
       weight_(builder.param("weight", {features}, offset == 0 ? layout::Init::ones() : layout::Init::zeros(), place)) {}
 
 namespace {
-
-at::ScalarType at_least_fp32(const at::Tensor& t) {
-  return at::isReducedFloatingType(t.scalar_type()) ? at::kFloat : t.scalar_type();
-}
 
 // Keeps its input and a number a row; the rest is made again.
 struct Rms : torch::autograd::Function<Rms> {
@@ -284,8 +333,8 @@ struct AddDropped : torch::autograd::Function<AddDropped> {
 }  // namespace
 
 at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
-                                 int64_t c) {
-  return Dropout::apply(x, p, key, samples, b, c, 0);
+                                 int64_t c, int64_t d) {
+  return Dropout::apply(x, p, key, samples, b, c, d);
 }
 
 at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t seq_begin,

@@ -6,6 +6,7 @@
 //   vocab     table split by rows
 //   replicate everything at the stream's place
 
+#include <memory>
 #include <optional>
 
 #include "trireme/nn/builder.h"
@@ -30,10 +31,14 @@ class Linear {
   /// Collective over tp.
   at::Tensor forward(const at::Tensor& x, const Context& context) const;
   /// The product alone: a column weight's outputs of an input that is replicated already; a row weight's partial sum,
-  /// without its bias where there are several ranks. Local.
+  /// without its bias where there are several ranks. Local, but for a row weight with an adapter's magnitudes: collective over tp.
   at::Tensor local(const at::Tensor& x, const Context& context) const;
 
  private:
+  at::Tensor product(const at::Tensor& x, Param* weight, Param* bias, Orientation orientation, const Context& context) const;
+  at::Tensor dropped(const at::Tensor& x, const Context& context) const;
+  at::Tensor lengths() const;
+
   const comm::Comm* tp_;
   layout::Sbp stream_;
   Style style_;
@@ -41,8 +46,13 @@ class Linear {
   Param* weight_ = nullptr;
   Param* bias_ = nullptr;
   std::vector<layout::Range> rows_;
-  Param *adapter_in_ = nullptr, *adapter_out_ = nullptr;  // LowRank's A and B, where the build wants them
-  double adapter_scale_ = 0;
+  struct Adapter {  // LowRank's A and B, and its magnitudes where there are any
+    Param *in = nullptr, *out = nullptr, *magnitude = nullptr;
+    double scale = 0, dropout = 0;
+    int layer = 0;      // of that dropout
+    uint64_t site = 0;
+  };
+  std::shared_ptr<const Adapter> adapter_;  // null: the build wants none
 };
 
 /// Column weights that share one input, which is gathered once: query, key and value; gate and up. Outputs of one module
@@ -130,10 +140,10 @@ at::Tensor dropout(const at::Tensor& x, double p, int layer, int site, int64_t s
 at::Tensor add_dropped(const at::Tensor& x, const at::Tensor& branch, double p, int layer, int site, int64_t seq_begin,
                        const Context& context);
 
-/// Dropout of x [sample, b, c, d] by coordinate, whatever the mode: `samples` are the rows' places in the global batch, b and
-/// c those of x's first element along its dimensions 1 and 2.
+/// Dropout of x [sample, b, c, d], or [sample, c, d], by coordinate, whatever the mode: `samples` are the rows' places in the
+/// global batch, b, c and d those of x's first element along its other dimensions.
 at::Tensor dropout_by_coordinate(const at::Tensor& x, double p, uint64_t key, const at::Tensor& samples, int64_t b,
-                                 int64_t c);
+                                 int64_t c, int64_t d = 0);
 
 /// The activation named as Hugging Face names it: gelu, gelu_new, gelu_pytorch_tanh, relu, silu, tanh...; ConfigError
 /// with the known names otherwise.

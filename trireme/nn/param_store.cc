@@ -59,7 +59,8 @@ void fill(const Param& param, uint64_t seed, at::Tensor& values) {
         uint64_t index = static_cast<uint64_t>(run.global + i);
         double value = 0;
         switch (init.kind) {
-          case Init::Kind::zeros: break;
+          case Init::Kind::zeros:
+          case Init::Kind::lengths: break;
           case Init::Kind::ones: value = 1; break;
           case Init::Kind::constant: value = init.scale; break;
           case Init::Kind::waves: value = wave(init, run.global + i); break;

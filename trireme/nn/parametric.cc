@@ -7,6 +7,14 @@
 #include "trireme/nn/contribution.h"
 
 namespace trireme::nn {
+
+at::Tensor select_rows(const at::Tensor& whole, const std::vector<layout::Range>& rows) {
+  if (rows.empty()) return whole;
+  std::vector<at::Tensor> parts;
+  for (layout::Range range : rows) parts.push_back(whole.narrow(0, range.begin, range.size()));
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -72,12 +80,6 @@ struct Linear : torch::autograd::Function<Linear> {
     return {gx, {}, {}, {}, {}, {}};
   }
 };
-
-at::Tensor select_rows(const at::Tensor& whole, const std::vector<layout::Range>& rows) {
-  std::vector<at::Tensor> parts;
-  for (layout::Range range : rows) parts.push_back(whole.narrow(0, range.begin, range.size()));
-  return parts.size() == 1 ? parts[0] : at::cat(parts);
-}
 
 struct LinearRows : torch::autograd::Function<LinearRows> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*anchor*/, Param* weight,

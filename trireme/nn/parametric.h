@@ -35,4 +35,7 @@ at::Tensor layer_norm(const at::Tensor& x, Param* weight, Param* bias, double ep
 /// parameters; one contribution a call. In ZeRO 3 the graph keeps the tensor until its backward pass.
 at::Tensor use(Param* param, const Context& context);
 
+/// The rows of a tensor in the order of `rows`; all of it where there are none.
+at::Tensor select_rows(const at::Tensor& whole, const std::vector<layout::Range>& rows);
+
 }  // namespace trireme::nn

@@ -181,6 +181,14 @@ namespace {
 
 void check_targets(const layout::ModelDescription& model, const nn::LowRank& adapter) {
   constexpr std::string_view kIn = ".lora_A.weight";
+  const auto check_pattern = [&](const char* key, const std::string& pattern) {
+    const bool found = std::ranges::any_of(model.parameters, [&](const layout::ParamSpec& spec) {
+      return spec.name.ends_with(kIn) && nn::matches_module(pattern, spec.name.substr(0, spec.name.size() - kIn.size()));
+    });
+    if (!found)
+      throw base::ConfigError(fmt::format("model.adapter.{}: {} matches no module that has an adapter (target_modules); "
+                                          "`trireme inspect` lists the parameters", key, pattern));
+  };
   for (const std::string& target : adapter.targets) {
     const bool found = std::ranges::any_of(model.parameters, [&](const layout::ParamSpec& spec) {
       return spec.name.ends_with(kIn) && nn::names_module(target, spec.name.substr(0, spec.name.size() - kIn.size()));
@@ -190,6 +198,8 @@ void check_targets(const layout::ModelDescription& model, const nn::LowRank& ada
                                           "`trireme inspect` lists the parameters",
                                           target));
   }
+  for (const auto& [pattern, _] : adapter.ranks) check_pattern("rank_pattern", pattern);
+  for (const auto& [pattern, _] : adapter.alphas) check_pattern("alpha_pattern", pattern);
 }
 
 void check_experts(const nn::ModelDef& def, const Placement& placement) {
@@ -278,10 +288,15 @@ checkpoint::Mismatch make_parameters(Assembly& assembly, bool gradients, const c
   assembly.parameters = std::make_unique<optim::ParamGather>(assembly.mesh, store);
   if (!assembly.adapter.empty()) load_adapter(assembly);
   load_teacher(assembly, from);
-  if (!from) return {};
   const std::vector<layout::ParamSpec>& specs = assembly.description.parameters;
-  checkpoint::Mismatch mismatch =
-      checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), specs, strict);
+  checkpoint::Mismatch mismatch;
+  if (from) mismatch = checkpoint::load_parameters(*from, nn::parts_of(store, assembly.mesh.coord), specs, strict);
+  if (assembly.adapter.empty()) {
+    std::vector<layout::ParamSpec> begins = specs;
+    std::erase_if(begins, [&](const layout::ParamSpec& spec) { return from && from->tensors().contains(spec.name); });
+    nn::begin_magnitudes(store, assembly.mesh.coord, begins, assembly.mesh.world);
+  }
+  if (!from) return {};
   const auto lacks = [&](const layout::ParamSpec& spec) { return !spec.average_of.empty() && !from->tensors().contains(spec.name); };
   if (std::ranges::any_of(specs, lacks)) store.average(0);
   return mismatch;

@@ -87,7 +87,7 @@ Prepared prepare(const config::RunConfig& given, int ranks) {
   run.model = model_tree(run.config.model);
   // Beside an adapter, its own or that of its weights, the model stays as it is, unless something else is said.
   if (run.model.contains("adapter") && !run.model["adapter"].is_null() && run.config.optim.groups.empty())
-    run.config.optim.groups = {{.pattern = "*.lora_[AB].weight"}, {.pattern = "*", .freeze = true}};
+    run.config.optim.groups = {{.pattern = "*.lora_*"}, {.pattern = "*", .freeze = true}};
   const config::RunConfig& config = run.config;
   run.plan = config::resolve_batch(config.train, *config.train.dist.data_parallel_size);
   run.placement = placement_of(config, ranks, run.plan.micro_batches);

@@ -75,17 +75,10 @@ void copy_shared(const nn::TensorPart& from, nn::TensorPart& to) {
   to.data.copy_(target.view(to.data.sizes()));
 }
 
-/// All of a tensor, on the host of every rank. `part`: what this rank has of it, or null. Collective over the world.
-at::Tensor gathered(const layout::ParamSpec& spec, const nn::TensorPart* part, const comm::Comm& world) {
-  const layout::Slice all = layout::whole(spec.shape);
-  nn::TensorPart whole{.name = spec.name,
-                       .global_shape = spec.shape,
-                       .slice = all,
-                       .flat = {0, all.count()},
-                       .data = at::zeros(spec.shape, dist::scalar_type(spec.dtype))};
-  if (part && part->owner) copy_shared(*part, whole);
-  world.all_reduce(whole.data.mutable_data_ptr(), whole.data.numel(), spec.dtype).wait();
-  return whole.data;
+/// All of what tensor ranks split. Collective over those, where they do.
+at::Tensor whole_of(const nn::Param& param, const comm::Comm& tp) {
+  const layout::Sbp place = param.spec.layout.tp;
+  return place.is_split() ? dist::all_gather(param.data, tp, place.dim, param.spec.shape[static_cast<size_t>(place.dim)]) : param.data;
 }
 
 std::map<std::string, nn::TensorPart> parts_by_name(const Assembly& assembly) {
@@ -144,25 +137,30 @@ void resize_token_embeddings(ParallelModel& model, int64_t size, dist::World& wo
   options.config = base::Json::object();  // whose keys the model's own have taken
   ParallelModel next = lay_out(models::with_vocabulary(model.config, size), nullptr, options, world);
   next.mismatch = model.mismatch, next.source = model.source;
-  const std::vector<layout::ParamSpec>&before = model.assembly->description.parameters,
-                                      &after = next.assembly->description.parameters;
-  const auto resizings = checkpoint::resizings(before, after);
-  const bool sharded = model.assembly->model->store.sharding().parameters;
-  std::map<std::string, nn::TensorPart> from = parts_by_name(*model.assembly), to = parts_by_name(*next.assembly);
-  for (size_t i = 0; i < before.size(); ++i) {
-    const auto had = from.find(before[i].name), has = to.find(before[i].name);
-    const auto change = resizings.find(before[i].name);
-    if (change == resizings.end() && !sharded) {
-      if (has != to.end()) has->second.data.copy_(had->second.data);
-      continue;
+  const auto resizings = checkpoint::resizings(model.assembly->description.parameters, next.assembly->description.parameters);
+  std::map<std::string, nn::TensorPart> to = parts_by_name(*next.assembly);
+  // Layer by layer, since ZeRO 3 has only those that run whole.
+  Assembly& own = *model.assembly;
+  for (const std::vector<int>& chunk : own.model->layer_indices)
+    for (int layer : chunk) {
+      own.parameters->before_layer(layer, pipeline::Pass::forward);
+      for (const nn::Param* param : own.model->store.params()) {
+        if (param->layers.front() != layer) continue;
+        nn::TensorPart from{.name = param->spec.name,
+                            .global_shape = param->spec.shape,
+                            .slice = param->slice,
+                            .flat = {0, param->slice.count()},
+                            .data = param->data};
+        if (const auto change = resizings.find(from.name); change != resizings.end()) {
+          from.data = change->second.apply(whole_of(*param, own.mesh.tp));
+          from.global_shape = change->second.after;
+          from.slice = layout::whole(from.global_shape);
+          from.flat = {0, from.slice.count()};
+        }
+        if (const auto has = to.find(from.name); has != to.end()) copy_shared(from, has->second);
+      }
     }
-    at::Tensor whole = gathered(before[i], had == from.end() ? nullptr : &had->second, model.assembly->mesh.world);
-    if (has == to.end()) continue;
-    if (change != resizings.end()) whole = change->second.apply(whole);
-    const layout::Slice all = layout::whole(after[i].shape);
-    copy_shared({.name = after[i].name, .global_shape = after[i].shape, .slice = all, .flat = {0, all.count()}, .data = whole},
-                has->second);
-  }
+  own.parameters->end_step();
   model = std::move(next);
 }
 

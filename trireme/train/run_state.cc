@@ -72,6 +72,17 @@ void open_folder(const config::RunConfig& config, const comm::Comm& world, base:
   log.open_file(fmt::format("{}/log.rank{}.txt", folder, world.rank()));
 }
 
+namespace {
+
+/// Whose tokenizer and processor of images go along: those that are named, or those of the weights that the run began with.
+std::string companions_of(const config::RunConfig& config) {
+  if (config.tokenizer) return *config.tokenizer;
+  const base::Json& model = config.model;
+  return model.contains("pretrained") ? checkpoint::Checkpoint(model["pretrained"].get<std::string>()).path() : "";
+}
+
+}  // namespace
+
 checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assembly,
                                       const optim::ShardedOptimizer& optimizer, const StepGuard& guard,
                                       const Position& position) {
@@ -83,7 +94,7 @@ checkpoint::SaveRequest checkpoint_of(const Prepared& run, const Assembly& assem
   request.root = config.train.output_dir + "/checkpoints";
   request.parameters = parameters_of(assembly, optimizer);
   request.optimizer = optimizer.state();
-  request.tokenizer = config.tokenizer.value_or("");
+  request.tokenizer = companions_of(config);
   request.max_to_keep = config.train.checkpointer.max_to_keep.value_or(0);
   request.manifest = {.step = position.step,
                       .consumed_samples = position.consumed_samples,

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "trireme/base/error.h"
 #include "trireme/dist/device.h"
 #include "trireme/dist/exchange_rows.h"
 #include "trireme/dist/redistribute.h"
@@ -144,6 +145,11 @@ Experts::Experts(const Builder& b, const DecoderConfig& c)
     }
   }
   own_ = held_[dealt ? static_cast<size_t>(b.dp_rank()) : 0];
+  const nn::LowRank& adapter = b.options().low_rank;
+  for (const std::string& name : {c.names.expert_gate, c.names.expert_up, c.names.expert_down})
+    if (adapter.dropout > 0 && adapter.adapts((b / expert_name(name, 0)).scope()))
+      throw base::ConfigError(fmt::format("model.adapter.lora_dropout is {}: an expert sees tokens without their places, by which "
+                                          "dropout goes; set it to 0, or leave the experts out of target_modules", adapter.dropout));
 }
 
 Routed Experts::forward(const at::Tensor& x, const Context& context) const {
