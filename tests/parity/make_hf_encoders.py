@@ -174,7 +174,7 @@ def generate(root, name, model):
     new, prompts = 9, [torch.randint(4, VOCAB, (n,)) for n in (7, 7, 4)]
     facts = {"prompts": [p.tolist() for p in prompts], "max_new_tokens": new}
     for kind, beams in (("greedy", 1), ("beams", 3)):
-        settings = hf.GenerationConfig(max_new_tokens=new, num_beams=beams, do_sample=False, no_repeat_ngram_size=2,
+        settings = hf.GenerationConfig(max_new_tokens=new, num_beams=beams, do_sample=False, no_repeat_ngram_size=2, encoder_no_repeat_ngram_size=0,
                                        eos_token_id=VOCAB, pad_token_id=0,
                                        decoder_start_token_id=model.config.decoder_start_token_id)
         made = [model.generate(p.unsqueeze(0), settings)[0, 1:].tolist() for p in prompts]

@@ -48,7 +48,7 @@ struct FamilyFiles {
 /// Beginnings of heads' names, which have no prefix.
 constexpr std::string_view kHeads[] = {"lm_head.",    "embed_out.",     "cls.",       "classifier.",       "qa_outputs.",
                                        "predictions.", "sop_classifier.", "generator_", "discriminator_",    "sequence_summary.",
-                                       "vocab_",      "pre_classifier.", "classification_head.", "final_logits_bias"};
+                                       "vocab_",      "pre_classifier.", "classification_head.", "final_logits_bias", "score."};
 
 std::vector<FamilyFiles> make_files() {
   const std::vector<std::string> places = {"embeddings.position_ids"};
