@@ -40,4 +40,4 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-TRIREME_PLUGIN() { families().add("stablelm", decoder_family("stablelm", "StableLmForCausalLM", read)); }
+TRIREME_PLUGIN() { families().add("stablelm", decoder_family({.name = "stablelm", .class_name = "StableLm"}, read)); }

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
@@ -19,6 +20,7 @@ LLAMA = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key
              max_position_embeddings=64, pad_token_id=None)
 MOE = dict(num_experts_per_tok=2, output_router_logits=True)
 FAMILIES = {
+    "gpt2": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, layer_norm_epsilon=1e-4),
     "gpt_neo": dict(hidden_size=32, num_layers=2, num_heads=4, max_position_embeddings=64, attention_types=[[["global", "local"], 1]],
                     window_size=8),
     "gptj": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4),
@@ -98,6 +100,84 @@ def test_family(family, data, tokenizer, tmp_path):
     said = trireme("generate", "--model", merged, "--prompt", PROMPT, "--max-new-tokens", 12, "--greedy", "--json",
                    "--tensor-parallel", 2, "--pipeline-parallel", 2).stdout
     assert json_lines(said)[0]["new_ids"] == want
+
+
+def table(path, rows):
+    path.write_text("text\ttopic\n" + "".join(f"{text}\t{topic}\n" for text, topic in rows))
+    return str(path)
+
+
+def stories(folder):
+    """Texts of several lengths whose last word says what they are about."""
+    rows = [(" ".join(["so"] * (i % 5 + 1) + [word]), word) for i in range(40) for word in ("art", "law", "sport")]
+    return [{"path": table(folder / "stories.tsv", rows), "type": "classification",
+             "options": {"text": "text", "label": "topic", "labels": ["art", "law", "sport"], "pad": 256}}]
+
+
+def questions(folder):
+    texts = [f"it was {where} that he went" for where in ("there", "home", "away")]
+    data = [{"title": "t", "paragraphs": [{"context": text, "qas": [
+        {"id": str(i), "question": "where", "answers": [{"text": text.split()[2], "answer_start": 7}]}]}]} for i, text in enumerate(texts * 20)]
+    path = folder / "questions.json"
+    path.write_text(json.dumps({"version": "2", "data": data}))
+    return [{"path": str(path), "type": "squad", "options": {"pad": 256}}]
+
+
+# (family, head, class, data): each head, on families whose classes call their parts otherwise.
+UNDER_HEADS = [("gpt2", "sequence_classification", "GPT2ForSequenceClassification", stories),
+               ("llama", "question_answering", "LlamaForQuestionAnswering", questions),
+               ("mixtral", "sequence_classification", "MixtralForSequenceClassification", stories),
+               ("gemma3_text", "sequence_classification", "Gemma3TextForSequenceClassification", stories),
+               ("bloom", "token_classification", "BloomForTokenClassification", None),
+               ("opt", "question_answering", "OPTForQuestionAnswering", questions)]
+
+
+@pytest.mark.parametrize("family,head,class_name,sources", UNDER_HEADS if os.environ.get("TRIREME_FULL") else UNDER_HEADS[:2])
+def test_another_head(family, head, class_name, sources, data, tokenizer, tmp_path):
+    """Trained on 2 x 2 x 2, resumed bit for bit, learns, and its folder is that of transformers' class."""
+    config, run, again, merged = write_config(tmp_path, family, data, tokenizer), tmp_path / "run", tmp_path / "again", tmp_path / "hf"
+    keys = json.loads(config.read_text())
+    keys["model"] |= {"head": head, "pad_token_id": 256, "num_labels": VOCAB if sources is None else 3, "output_router_logits": False}
+    if family not in ("mixtral",):
+        del keys["model"]["output_router_logits"]
+    keys["data"]["train"] = sources(tmp_path) if sources else [{"path": data, "type": "mlm", "options": {"bos": 0, "eos": 1, "mask": 2, "pad": 256}}]
+    keys["train"] |= {"train_iter": 12, "checkpointer": {"period": 6}}
+    keys["data"]["seq_length"] = 40
+    config.write_text(json.dumps(keys))
+    train(config, run, *layout(2, 2, 2))
+    whole = losses(run)
+    assert min(whole[i] for i in (10, 11, 12)) < whole[1]
+
+    shutil.copytree(run, again)
+    (again / "checkpoints/latest").write_text("step_00000006\n")
+    shutil.rmtree(again / "checkpoints/step_00000012")
+    train(config, again, *layout(2, 2, 2), "--resume")
+    assert losses(again) == whole
+    trireme("ckpt", "diff", latest(run), latest(again))
+
+    trireme("ckpt", "convert", latest(run), merged, "--to", "hf")
+    model, facts = getattr(transformers, class_name).from_pretrained(merged, output_loading_info=True)
+    assert not any(facts[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert json.loads((merged / "config.json").read_text())["architectures"] == [class_name]
+    model.save_pretrained(tmp_path / "back")
+    ours, theirs = load_file(merged / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    # And back: the folder of transformers begins a run of its own.
+    keys["model"] = {"pretrained": str(tmp_path / "back"), "head": head}
+    config.write_text(json.dumps(keys))
+    train(config, tmp_path / "on", *layout(1, 2, 1), "train.train_iter=1", "train.global_batch_size=4")
+    assert losses(tmp_path / "on")[1] < whole[1]
+
+
+def test_padding_that_a_classifier_does_not_know(data, tokenizer, tmp_path):
+    config = write_config(tmp_path, "llama", data, tokenizer)
+    keys = json.loads(config.read_text())
+    keys["model"] |= {"head": "sequence_classification", "num_labels": 3}
+    keys["data"]["train"] = stories(tmp_path)
+    config.write_text(json.dumps(keys))
+    assert "model.pad_token_id is not given" in train(config, tmp_path / "run", *layout(), code=2).stderr
+    said = train(config, tmp_path / "run", *layout(), "model.pad_token_id=7", code=2).stderr
+    assert "filled up with another token than 7" in said and "option pad" in said
 
 
 def distance(a, b):

@@ -43,7 +43,7 @@ def checkpoint(trained, tmp_path):
     (1, "train.train_iter=many", ["train_iter", "many"]),
     (1, "model.family=gtp2", ["gtp2", "gpt2"]),
     (1, "model.n_embed=32", ["n_embed", "n_embd"]),
-    (1, "model.head=masked_lm", ["model.head is \"masked_lm\"", "family gpt2", "causal_lm alone"]),
+    (1, "model.head=masked_lm", ["model.head is \"masked_lm\"", "family gpt2", "choose one of: causal_lm, sequence_classification"]),
     (1, "optim.name=adm", ["adm", "adamw"]),
     (1, "data.seq_length=65", ["65", "64"]),
     (1, "model.vocab_size=50", ["50"]),

@@ -42,12 +42,13 @@ def same(name, tensor):
 
 def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ignore=(), dp=(1, 2), extra=None, layouts="all",
           config=None, bound=None, zero=(), buffers=()):
-    """`run(model, inputs)` gives (loss, {output name: tensor}); the loss is a mean over counted items of all rows.
+    """`run(model, inputs)` gives (loss, {output name: tensor}); the loss is a mean over counted items of all rows, or None
+    where the head has none.
 
     `inputs` maps a field of our batch to a tensor whose first dimension is the row. `ignore` lists patterns' prefixes of
     parameters that the model has but does not use. `rename(name, tensor)` gives what a parameter is called in files, where
     that differs, or its pieces. `dp` lists data-parallel sizes that give the same numbers; `extra` holds more tensors to expect.
-    `layouts`: "few" leaves most of them to the full run. `config` are keys that config.json gets in place of transformers'.
+    `layouts`: "few" leaves most of them to the full run, "every" leaves none. `config` are keys that config.json gets in place of transformers'.
     `bound` is that of errors where the type's does not hold; `zero` lists endings of parameters whose gradients are zero in
     theory. `buffers` lists endings of buffers that belong to the weights.
     """
@@ -76,14 +77,17 @@ def write(root, name, model, inputs, run, *, blocks, tp=(1, 2), rename=same, ign
     for step in range(STEPS):
         optimizer.zero_grad()
         loss, outs = run(model, inputs)
+        if loss is None:
+            expected |= {f"output.{k}": v.detach().clone().contiguous() for k, v in outs.items()}
+            break
         loss.backward()
         if step == 0:
             expected |= {f"output.{k}": v.detach().clone().contiguous() for k, v in outs.items()}
             expected |= named("grad.", {k: v.grad for k, v in trained.items()})
             expected["loss"] = loss.detach().reshape(1)
         optimizer.step()
-    expected |= named("after.", parameters) | (extra or {})
+    expected |= (named("after.", parameters) if loss is not None else {}) | (extra or {})
     save_file(expected, folder / "expected.safetensors")
     case = {"blocks": blocks, "dtype": "fp64" if dtype == torch.float64 else "fp32", "tp": list(tp), "dp": list(dp), "layouts": layouts,
-            "bound": bound, "zero": list(zero)}
+            "bound": bound, "zero": list(zero), "loss": loss is not None}
     (folder / "case.json").write_text(json.dumps(case))

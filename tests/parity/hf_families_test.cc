@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -15,6 +16,7 @@
 #include "trireme/dist/redistribute.h"
 #include "trireme/generate/generator.h"
 #include "trireme/models/family.h"
+#include "trireme/models/registry.h"
 #include "trireme/optim/groups.h"
 #include "trireme/schedule/generators.h"
 #include "trireme/train/assembly.h"
@@ -34,8 +36,10 @@ struct Case {
   base::Json model = {};
   test::Tensors weights = {}, inputs = {}, outputs = {}, gradients = {}, after = {};
   double loss = 0;
+  bool has_loss = true;
   bool wide = false;  // fp64
   bool few = false;   // layouts, unless TRIREME_FULL is set
+  bool every = false;
   int blocks = 0;
   std::vector<int> tp = {}, dp = {};
   std::map<std::string, std::vector<int64_t>> prompts = {}, greedy = {};  // by number
@@ -56,9 +60,11 @@ Case read_case(const std::filesystem::path& folder) {
   const base::Json facts = base::read_json(folder / "case.json");
   c.blocks = facts.at("blocks");
   c.few = facts.value("layouts", "all") == "few";
+  c.every = facts.value("layouts", "all") == "every";
   c.tp = facts.at("tp").get<std::vector<int>>();
   c.dp = facts.value("dp", std::vector<int>{1, 2});
   c.wide = facts.at("dtype") == "fp64";
+  c.has_loss = facts.value("loss", true);
   if (facts.contains("bound") && facts["bound"].is_number()) c.own_bound = facts["bound"].get<double>();
   c.zero = facts.value("zero", std::vector<std::string>());
   c.weights = test::read_tensors(folder / "model.safetensors");
@@ -184,6 +190,27 @@ Numbers run(const Case& c, const Layout& layout) {
   return numbers;
 }
 
+/// Of a head without a loss: the error of what it makes.
+double forward_error(const Case& c, const Layout& layout) {
+  double worst = 0;
+  std::mutex mutex;
+  train::Placement placement =
+      train::forward_placement(layout::Mesh(layout.sizes), c.wide ? base::DType::f64 : base::DType::f32, kMicroBatches);
+  placement.options.sequence_parallel = layout.sequence_parallel;
+  dist::run_ranks(placement.mesh.size(), [&](dist::World& world) {
+    auto model = train::assemble(c.model, placement, 1, world);
+    train::make_parameters(*model, false, nullptr);
+    fill(c, model->model->store);
+    const std::vector<nn::Batch> batches = batches_of(c, model->mesh);
+    pipeline::Executor executor(model->schedule, *model->model, model->mesh);
+    const auto done = executor.run(batches, {}, nn::Mode::eval, {.loss = false, .outputs = true});
+    const double error = output_error(c, done.outputs, batches, model->mesh.tp);
+    std::lock_guard lock(mutex);
+    worst = std::max(worst, error);
+  });
+  return worst;
+}
+
 /// The worst error of gradients. One that is zero in theory has no size of its own: it is compared with that of all.
 test::Worst gradient_error(const Case& c, test::Tensors got) {
   test::Tensors want = c.gradients;
@@ -214,6 +241,10 @@ double step_error(const test::Tensors& got, const test::Tensors& want) {
 }
 
 void compare(const Case& c, const Layout& layout) {
+  if (!c.has_loss) {
+    EXPECT_LT(forward_error(c, layout), c.bound());
+    return;
+  }
   const Numbers got = run(c, layout);
   const test::Worst worst = gradient_error(c, got.gradients);
   EXPECT_LT(worst.error, c.bound()) << worst.name;
@@ -245,6 +276,7 @@ TEST(HfFamilies, EveryLayoutGivesHuggingFacesNumbers) {
     for (const layout::Coord& sizes : {layout::Coord{.pp = 1, .dp = 1, .tp = 1},
                                        {.pp = 1, .dp = 1, .tp = 2},
                                        {.pp = 1, .dp = 1, .tp = 4},
+                                       {.pp = 1, .dp = 1, .tp = 8},
                                        {.pp = 1, .dp = 2, .tp = 1},
                                        {.pp = 2, .dp = 1, .tp = 1},
                                        {.pp = 4, .dp = 1, .tp = 1},
@@ -258,7 +290,7 @@ TEST(HfFamilies, EveryLayoutGivesHuggingFacesNumbers) {
         if (std::ranges::find(c.tp, sizes.tp) == c.tp.end() || std::ranges::find(c.dp, sizes.dp) == c.dp.end()) continue;
         // One rank and all axes at once show most of what can go wrong.
         const bool end = sizes.pp * sizes.dp * sizes.tp == 1 || (sp && sizes == layout::Coord{.pp = 2, .dp = 2, .tp = 2});
-        if (!end && !full && (c.few || ++place % 3 != 0)) continue;
+        if (!end && !full && !c.every && (c.few || ++place % 3 != 0)) continue;
         SCOPED_TRACE(fmt::format("{} pp {} dp {} tp {}{}", c.name, sizes.pp, sizes.dp, sizes.tp, sp ? " sp" : ""));
         try {
           compare(c, {sizes, sp});
@@ -316,13 +348,42 @@ TEST(HfFamilies, DataRanksThatShareOutExpertsHaveRowsOfEachMicroBatch) {
   }
 }
 
-// What `trireme models` lists has been compared.
-TEST(HfFamilies, EveryFamilyHasACase) {
-  std::set<std::string> compared;
-  for (const std::filesystem::path& folder : cases())
-    compared.insert(base::read_json(folder / "config.json").at("model_type"));
+/// What the cases of a family show together.
+struct Shown {
+  std::set<models::HeadKind> heads = {};
+  bool any = false, tensor = false, pipeline = false, tied = false;
+};
+
+// What `trireme models` lists has been compared, and what has been compared is listed.
+TEST(HfFamilies, TheTableIsWhatTheCasesShow) {
+  std::map<std::string, Shown> shown;
+  for (const std::filesystem::path& folder : cases()) {
+    const base::Json model = base::read_json(folder / "config.json"), facts = base::read_json(folder / "case.json");
+    const std::string family = model.at("model_type");
+    const models::Support& claimed = models::families().get(family).support;
+    Shown& of = shown[family];
+    of.any = true;
+    of.tensor |= facts.at("tp").size() > 1;
+    of.pipeline |= facts.at("blocks") > 1;
+    of.tied |= models::resolve_model(model).value("tie_word_embeddings", true);
+    if (claimed.heads.empty()) continue;
+    EXPECT_NO_THROW(of.heads.insert(models::head_of(model, family, claimed.heads, claimed.heads.front()))) << folder;
+  }
   EXPECT_TRUE(kHasExample);
-  for (const std::string& family : models::families().names()) EXPECT_TRUE(compared.contains(family)) << family;
+  for (const std::string& family : models::families().names()) {
+    SCOPED_TRACE(family);
+    const models::Support& claimed = models::families().get(family).support;
+    const Shown& of = shown[family];
+    EXPECT_TRUE(of.any && (claimed.heads.empty() != claimed.task.empty()));
+    EXPECT_EQ(of.heads, std::set<models::HeadKind>(claimed.heads.begin(), claimed.heads.end()));
+    // Sequence parallelism runs wherever there are tensor ranks.
+    EXPECT_EQ(of.tensor, !claimed.tensor.empty());
+    EXPECT_EQ(of.tensor, !claimed.sequence.empty());
+    EXPECT_EQ(of.pipeline, !claimed.pipeline.empty());
+    if (!claimed.ties.empty()) {
+      EXPECT_TRUE(of.tied);
+    }
+  }
 }
 
 // With a cache of keys and values.

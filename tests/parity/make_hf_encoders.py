@@ -83,14 +83,16 @@ HEADS = [("masked_lm", "MaskedLM", {}), ("sequence_classification", "SequenceCla
          ("question_answering", "QuestionAnswering", {})]
 
 
-def bert_like(root, family, config_class, prefix, more, heads, sizes=SMALL, bounds={}, **facts):
+def bert_like(root, family, config_class, prefix, more, heads, sizes=SMALL, bounds={}, bare=None, **facts):
+    """`bare`: what the parameters of the model without a head begin with; None: no case of it."""
     for number, (head, suffix, overrides) in enumerate(heads):
         model = getattr(hf, f"{prefix}For{suffix}")(config_class(**sizes, **more, **overrides)).double()
         # The block is the same under every head: one of them runs on all layouts.
         encoder(root, f"{family}_{head}_fp64", model, head, blocks=4, tp=[1, 2, 4], layouts="few" if number else "all",
                 bound=bounds.get(head), **facts)
-
-
+    if bare:
+        model = getattr(hf, f"{prefix}Model")(config_class(**sizes, **more)).double()
+        vectors(root, f"{family}_embedding_fp64", model, bare, pooling="cls", ignore=["pooler."], blocks=4)
     # The same in fp32, where gradients that are zero in theory are what rounding makes of them.
     head, suffix, overrides = heads[0]
     model = getattr(hf, f"{prefix}For{suffix}")(config_class(**sizes, **more, **overrides))
@@ -101,34 +103,35 @@ def bert(root):
     more = dict(hidden_act="relu", type_vocab_size=2)
     heads = HEADS + [("pretraining", "PreTraining", {}), ("regression", "SequenceClassification", dict(num_labels=1)),
                      ("multi_label", "SequenceClassification", dict(num_labels=3, problem_type="multi_label_classification"))]
-    bert_like(root, "bert", hf.BertConfig, "Bert", more, heads)
+    bert_like(root, "bert", hf.BertConfig, "Bert", more, heads, bare="bert.")
     bert_like(root, "bert_untied", hf.BertConfig, "Bert", dict(hidden_act="gelu_new", tie_word_embeddings=False), HEADS[:1],
               ignore=["cls.predictions.bias"])
 
 
 def megatron_bert(root):
-    bert_like(root, "megatron_bert", hf.MegatronBertConfig, "MegatronBert", dict(type_vocab_size=2), HEADS[:2] + [("pretraining", "PreTraining", {})])
+    bert_like(root, "megatron_bert", hf.MegatronBertConfig, "MegatronBert", dict(type_vocab_size=2),
+              HEADS + [("pretraining", "PreTraining", {})], bare="bert.")
 
 
 def roberta(root):
-    bert_like(root, "roberta", hf.RobertaConfig, "Roberta", dict(type_vocab_size=2), HEADS)
+    bert_like(root, "roberta", hf.RobertaConfig, "Roberta", dict(type_vocab_size=2), HEADS, bare="roberta.")
 
 
 def electra(root):
     bert_like(root, "electra", hf.ElectraConfig, "Electra", dict(embedding_size=20, summary_last_dropout=0),
-              HEADS + [("replaced", "PreTraining", {})], bounds={"replaced": 1e-7})  # whose loss is made in fp32
+              HEADS + [("replaced", "PreTraining", {})], bounds={"replaced": 1e-7}, bare="electra.")  # whose loss is made in fp32
 
 
 def albert(root):
     sizes = {k: v for k, v in SMALL.items() if k != "classifier_dropout"} | dict(classifier_dropout_prob=0, embedding_size=20)
-    bert_like(root, "albert", hf.AlbertConfig, "Albert", {}, HEADS + [("pretraining", "PreTraining", {})], sizes)
+    bert_like(root, "albert", hf.AlbertConfig, "Albert", {}, HEADS + [("pretraining", "PreTraining", {})], sizes, bare="albert.")
     bert_like(root, "albert_groups", hf.AlbertConfig, "Albert", dict(num_hidden_groups=2), HEADS[:1], sizes)
 
 
 def distilbert(root):
     sizes = dict(vocab_size=VOCAB, pad_token_id=PAD, n_layers=4, n_heads=4, dim=32, hidden_dim=44, max_position_embeddings=24,
                  dropout=0, attention_dropout=0, qa_dropout=0, seq_classif_dropout=0, activation="gelu")
-    bert_like(root, "distilbert", hf.DistilBertConfig, "DistilBert", {}, HEADS, sizes, kinds=False)
+    bert_like(root, "distilbert", hf.DistilBertConfig, "DistilBert", {}, HEADS, sizes, kinds=False, bare="distilbert.")
 
 
 def pair(root, name, model, **facts):
@@ -146,12 +149,32 @@ def pair(root, name, model, **facts):
     hf_case.write(root, name, model, inputs, run, **facts)
 
 
+def vectors(root, name, model, prefix="", rename=hf_case.same, inputs=None, pooling="mean", ignore=(), **facts):
+    """A bare model: the mean of its last states over what is no padding, or the first or the last of them. `prefix`: of what its
+    parameters are called here."""
+    hf_case.randomize(model)
+    if inputs is None:
+        ids, mask, _ = tokens()
+        inputs = {"input_ids": ids, "attention_mask": mask}
+
+    def run(model, inputs):
+        with torch.no_grad():
+            states = model(**inputs).last_hidden_state
+        counts = inputs.get("attention_mask", torch.ones(states.shape[:2], dtype=torch.int64)).unsqueeze(-1)
+        if pooling == "last":
+            return None, {"embedding": states[torch.arange(len(states)), counts.squeeze(-1).sum(1) - 1]}
+        return None, {"embedding": states[:, 0] if pooling == "cls" else (states * counts).sum(1) / counts.sum(1)}
+
+    hf_case.write(root, name, model, inputs, run, rename=lambda name, tensor: rename(prefix + name, tensor), ignore=ignore, tp=[1, 2],
+                  layouts="few", config={"pooling": pooling}, **facts)
+
+
 def generate(root, name, model):
     """What transformers makes of two sources of equal length and one of another, without an end."""
     new, prompts = 9, [torch.randint(4, VOCAB, (n,)) for n in (7, 7, 4)]
     facts = {"prompts": [p.tolist() for p in prompts], "max_new_tokens": new}
     for kind, beams in (("greedy", 1), ("beams", 3)):
-        settings = hf.GenerationConfig(max_new_tokens=new, num_beams=beams, do_sample=False, no_repeat_ngram_size=2,
+        settings = hf.GenerationConfig(max_new_tokens=new, num_beams=beams, do_sample=False, no_repeat_ngram_size=2, encoder_no_repeat_ngram_size=0,
                                        eos_token_id=VOCAB, pad_token_id=0,
                                        decoder_start_token_id=model.config.decoder_start_token_id)
         made = [model.generate(p.unsqueeze(0), settings)[0, 1:].tolist() for p in prompts]
@@ -166,21 +189,18 @@ def t5_norm(self, x):
     return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
 
-def t5(root):
-    hf.models.t5.modeling_t5.T5LayerNorm.forward = t5_norm
+def t5_like(root, family, config, prefix, variants):
+    """Both halves, and heads on both or on the encoder alone. `variants`: {suffix: (dtype, tied, keys)}."""
     sizes = dict(vocab_size=VOCAB, d_model=32, d_kv=10, d_ff=44, num_layers=3, num_decoder_layers=2, num_heads=4,
                  relative_attention_num_buckets=8, relative_attention_max_distance=6, dropout_rate=0, layer_norm_epsilon=1e-4,
                  decoder_start_token_id=0, pad_token_id=0, feed_forward_proj="relu")
-    variants = {"fp64": (torch.float64, {}), "gated_fp32": (torch.float32, dict(feed_forward_proj="gated-gelu", initializer_factor=0.3)),
-                "untied_fp64": (torch.float64, dict(feed_forward_proj="gated-silu", tie_word_embeddings=False))}
-    for name, (dtype, more) in variants.items():
-        model = hf.T5ForConditionalGeneration(hf.T5Config(**(sizes | more))).to(dtype)
-        config = {}
-        if "untied" in name:
+    for number, (suffix, (dtype, tied, more)) in enumerate(variants.items()):
+        model = getattr(hf, f"{prefix}ForConditionalGeneration")(config(**(sizes | more))).to(dtype)
+        keys = {}
+        if not tied:
             model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-            config = {"tie_word_embeddings": False}
-        pair(root, f"t5_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", config=config)
-
+            keys = {"tie_word_embeddings": False}
+        pair(root, f"{family}_{suffix}", model, blocks=5, tp=[1, 2, 4], layouts="few" if number else "all", config=keys)
 
     def without_base(name, tensor):
         return {name.removeprefix("transformer."): tensor}
@@ -188,9 +208,10 @@ def t5(root):
     for head, suffix, more in (("sequence_classification", "SequenceClassification", dict(num_labels=5)),
                                ("token_classification", "TokenClassification", dict(num_labels=5)),
                                ("question_answering", "QuestionAnswering", {})):
-        model = getattr(hf, f"T5For{suffix}")(hf.T5Config(**(sizes | more), eos_token_id=1)).double()
-        encoder(root, f"t5_{head}_fp64", model, head, kinds=False, end=1, rename=without_base, blocks=3 if "token" in head else 5, tp=[1, 2, 4],
-                layouts="few")
+        model = getattr(hf, f"{prefix}For{suffix}")(config(**(sizes | more), eos_token_id=1)).double()
+        encoder(root, f"{family}_{head}_fp64", model, head, kinds=False, end=1, rename=without_base, blocks=3 if "token" in head else 5,
+                tp=[1, 2, 4], layouts="few")
+    vectors(root, f"{family}_embedding_fp64", getattr(hf, f"{prefix}EncoderModel")(config(**sizes)).double(), blocks=3)
 
 
 BART = dict(vocab_size=VOCAB, d_model=32, encoder_layers=2, decoder_layers=3, encoder_ffn_dim=44, decoder_ffn_dim=36,
@@ -199,18 +220,52 @@ BART = dict(vocab_size=VOCAB, d_model=32, encoder_layers=2, decoder_layers=3, en
             decoder_start_token_id=2, forced_eos_token_id=None)
 
 
-def bart(root):
-    sizes = BART
-    for name, dtype, more in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function="relu"))):
-        model = hf.BartForConditionalGeneration(hf.BartConfig(**sizes, **more)).to(dtype)
+def t5(root):
+    hf.models.t5.modeling_t5.T5LayerNorm.forward = t5_norm
+    t5_like(root, "t5", hf.T5Config, "T5",
+            {"fp64": (torch.float64, True, {}), "gated_fp32": (torch.float32, True, dict(feed_forward_proj="gated-gelu", initializer_factor=0.3)),
+             "untied_fp64": (torch.float64, False, dict(feed_forward_proj="gated-silu", tie_word_embeddings=False))})
+
+
+def mt5(root):
+    hf.models.mt5.modeling_mt5.MT5LayerNorm.forward = t5_norm
+    t5_like(root, "mt5", hf.MT5Config, "MT5",
+            {"untied_fp64": (torch.float64, False, dict(feed_forward_proj="gated-gelu")), "fp32": (torch.float32, True, dict(initializer_factor=0.3))})
+
+
+def bart_like(root, family, config, prefix, heads, more, ignore=()):
+    sizes = BART | more
+    for name, dtype, keys in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function="relu"))):
+        model = getattr(hf, f"{prefix}ForConditionalGeneration")(config(**sizes, **keys)).to(dtype)
         model.final_logits_bias.normal_(0, 0.3)
-        pair(root, f"bart_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", zero=["k_proj.bias"],
+        pair(root, f"{family}_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", zero=["k_proj.bias"],
              buffers=["final_logits_bias"])
-    for head, suffix, more in (("sequence_classification", "SequenceClassification", dict(num_labels=5)),
-                               ("question_answering", "QuestionAnswering", {}), ("masked_lm", "CausalLM", {})):
-        model = getattr(hf, f"BartFor{suffix}")(hf.BartConfig(**sizes, **more, use_cache=False)).double()
-        encoder(root, f"bart_{suffix}_fp64", model, head, kinds=False, end=2, blocks=3 if suffix == "CausalLM" else 5, tp=[1, 2, 4], layouts="few",
-                ignore=[f"model.decoder.layers.{i}.encoder_attn" for i in range(3)] if suffix == "CausalLM" else [])
+    for suffix in heads:
+        head = {"SequenceClassification": "sequence_classification", "QuestionAnswering": "question_answering", "CausalLM": "masked_lm"}[suffix]
+        keys = dict(num_labels=5) if "Sequence" in suffix else {}
+        model = getattr(hf, f"{prefix}For{suffix}")(config(**sizes, **keys, use_cache=False)).double()
+        # A classifier reads rows at their end; mBART's decoder begins with it too.
+        encoder(root, f"{family}_{suffix}_fp64", model, head, kinds=False, end=2, blocks=3 if suffix == "CausalLM" else 5, tp=[1, 2, 4],
+                layouts="few", ignore=[f"model.decoder.layers.{i}.encoder_attn" for i in range(3)] if suffix == "CausalLM" else ignore)
+
+
+CLASSES_AND_WORDS = ["SequenceClassification", "QuestionAnswering", "CausalLM"]
+
+
+def bart(root):
+    bart_like(root, "bart", hf.BartConfig, "Bart", CLASSES_AND_WORDS, {})
+
+
+def mbart(root):
+    bart_like(root, "mbart", hf.MBartConfig, "MBart", CLASSES_AND_WORDS, {})
+
+
+def blenderbot(root):
+    bart_like(root, "blenderbot", hf.BlenderbotConfig, "Blenderbot", ["CausalLM"], {})
+
+
+def blenderbot_small(root):
+    bart_like(root, "blenderbot_small", hf.BlenderbotSmallConfig, "BlenderbotSmall", ["CausalLM"], {})
 
 
 def file_name(name, tensor):
@@ -223,11 +278,13 @@ def file_name(name, tensor):
     return {name: tensor}
 
 
+def pixels(model):
+    return {"pixel_values": torch.randn(ROWS, model.config.num_channels, *model.config.image_size, dtype=next(model.parameters()).dtype)}
+
+
 def images(root, name, model, rename=file_name, labels=torch.tensor([0, 4, 2, -100, 1, 3]), **facts):
     hf_case.randomize(model)
-    dtype = next(model.parameters()).dtype
-    inputs = {"pixel_values": torch.randn(ROWS, model.config.num_channels, *model.config.image_size, dtype=dtype),
-              "labels": labels}
+    inputs = pixels(model) | {"labels": labels}
 
     def run(model, inputs):
         out = model(**inputs)
@@ -243,6 +300,8 @@ def vit(root):
         images(root, f"vit_{name}", hf.ViTForImageClassification(hf.ViTConfig(**sizes, **more)).to(dtype), blocks=4, tp=[1, 2, 4],
                layouts="all" if name == "fp64" else "few")
     images(root, "deit_fp32", hf.DeiTForImageClassification(hf.DeiTConfig(**sizes)), blocks=4, tp=[1, 2, 4], layouts="few", zero=["key.bias"])
+    for name, model in (("vit", hf.ViTModel(hf.ViTConfig(**sizes))), ("deit", hf.DeiTModel(hf.DeiTConfig(**sizes)))):
+        vectors(root, f"{name}_embedding_fp64", model.double(), f"{name}.", file_name, pixels(model.double()), ignore=["pooler."], blocks=4)
 
 
 class Taught(torch.nn.Module):
@@ -394,6 +453,9 @@ def swin(root):
     sizes |= dict(image_size=[24, 28], pretrained_window_sizes=[0, 4, 0])
     images(root, "swinv2_fp64", hf.Swinv2ForImageClassification(hf.Swinv2Config(**sizes)).double(), hf_case.same, blocks=5, tp=[1, 2],
            layouts="few", bound=1e-6)  # its distances are fp32 numbers
+    for name, model in (("swin", hf.SwinModel(hf.SwinConfig(**sizes))), ("swinv2", hf.Swinv2Model(hf.Swinv2Config(**sizes)))):
+        vectors(root, f"{name}_embedding_fp64", model.double(), f"{name}.", swin_file_name if name == "swin" else hf_case.same,
+                pixels(model.double()), ignore=["pooler."], blocks=5, bound=1e-6)
 
 
 class Affine(torch.nn.Module):
@@ -469,7 +531,7 @@ def clip(root):
 
 
 if __name__ == "__main__":
-    for family in (bert, megatron_bert, roberta, electra, albert, distilbert, t5, bart, vit, deit_taught, vit_mae, moco_v3, swin, resmlp, clip):
+    for family in (bert, megatron_bert, roberta, electra, albert, distilbert, t5, mt5, bart, mbart, blenderbot, blenderbot_small, vit, deit_taught, vit_mae, moco_v3, swin, resmlp, clip):
         if len(sys.argv) > 2 and family.__name__ not in sys.argv[2:]:
             continue
         torch.manual_seed(7)

@@ -20,7 +20,7 @@ const Row kKeys = {"family", "architecture", "heads", "tensor_parallel_size", "s
 
 Row row_of(const std::string& name) {
   const models::Support& s = models::families().get(name).support;
-  Row row{name, s.architecture, s.heads, s.tensor, s.sequence, s.pipeline, s.ties, s.import, s.export_, s.tokenizer};
+  Row row{name, s.architecture, s.task.empty() ? models::in_words(s.heads) : s.task, s.tensor, s.sequence, s.pipeline, s.ties, s.import, s.export_, s.tokenizer};
   for (std::string& cell : row)
     if (cell.empty()) cell = "-";
   return row;

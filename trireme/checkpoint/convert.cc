@@ -147,12 +147,19 @@ const layout::ParamSpec* spec_of(const std::string& name,
 }
 
 int64_t write_resized(const Checkpoint& source, const std::string& folder, bool optimizer, const ConvertOptions& options,
-                      const Resizings& changed, Manifest& manifest) {
+                      const Resizings& changed, Manifest& manifest, bool for_others = false) {
   const bool pickled = options.pickled;
   const std::string stem = optimizer ? "optimizer" : pickled ? "pytorch_model" : "model",
                     extension = pickled ? ".bin" : ".safetensors";
-  const std::vector<std::vector<TensorEntry>> shards =
-      shards_of(entries_of(source, optimizer, options, changed), options.max_shard_bytes);
+  std::vector<TensorEntry> entries = entries_of(source, optimizer, options, changed);
+  std::map<std::string, std::string> names;  // in the file -> of the source
+  for (TensorEntry& entry : entries) {
+    const std::string name = entry.name;
+    if (for_others) entry.name = file_name(manifest.model_config, name);
+    names[entry.name] = name;
+  }
+  std::sort(entries.begin(), entries.end(), formats::written_before);
+  const std::vector<std::vector<TensorEntry>> shards = shards_of(entries, options.max_shard_bytes);
   base::Json weight_map = base::Json::object();
   int64_t count = 0, total = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -168,9 +175,10 @@ int64_t write_resized(const Checkpoint& source, const std::string& folder, bool 
           path, shards[i], std::map<std::string, std::string>{{"format", "pt"}});
     }
     for (const TensorEntry& entry : shards[i]) {
-      at::Tensor tensor = source.read_whole(source_of(source, entry.name, options));
-      if (options.change && !optimizer) tensor = options.change(entry.name, tensor);
-      if (const auto found = changed.find(entry.name); found != changed.end()) tensor = found->second.apply(tensor);
+      const std::string& name = names.at(entry.name);
+      at::Tensor tensor = source.read_whole(source_of(source, name, options));
+      if (options.change && !optimizer) tensor = options.change(name, tensor);
+      if (const auto found = changed.find(name); found != changed.end()) tensor = found->second.apply(tensor);
       tensor = tensor.to(dist::scalar_type(entry.dtype));
       std::span<const std::byte> bytes = bytes_of(tensor);
       pickled ? zip->write(entry.name, bytes) : writer->write(entry.name, bytes);
@@ -250,7 +258,7 @@ int64_t convert_to_hf(const Checkpoint& source, const std::string& destination,
     if (options.change) manifest.model_config.erase("adapter");
     for (bool optimizer : {false, true}) {
       if (!optimizer || with_optimizer)
-        count += write_resized(source, folder, optimizer, options, changed, manifest);
+        count += write_resized(source, folder, optimizer, options, changed, manifest, !with_optimizer);
     }
     if (options.check) options.check();
     write_model_files(folder, manifest.model_config, source.path());

@@ -42,17 +42,31 @@ struct FamilyFiles {
   std::string outside = "";               // beginning of more names without the prefix
   std::string stripped = "";              // beginning that some classes' files put before every name but heads'
   std::string architecture = "";          // only of files of this class
+  std::string base = "";                  // what that class calls the prefix
 };
 
 /// Beginnings of heads' names, which have no prefix.
 constexpr std::string_view kHeads[] = {"lm_head.",    "embed_out.",     "cls.",       "classifier.",       "qa_outputs.",
                                        "predictions.", "sop_classifier.", "generator_", "discriminator_",    "sequence_summary.",
-                                       "vocab_",      "pre_classifier.", "classification_head.", "final_logits_bias"};
+                                       "vocab_",      "pre_classifier.", "classification_head.", "final_logits_bias", "score."};
 
 std::vector<FamilyFiles> make_files() {
   const std::vector<std::string> places = {"embeddings.position_ids"};
   const FamilyFiles::Ties llama = {{"lm_head.weight", "model.embed_tokens.weight"}};
   const FamilyFiles::Ties gpt2 = {{"lm_head.weight", "transformer.wte.weight"}};
+  const FamilyFiles::Ties t5 = {
+      {"encoder.embed_tokens.weight", "shared.weight"}, {"decoder.embed_tokens.weight", "shared.weight"}, {"lm_head.weight", "shared.weight"}};
+  const FamilyFiles::Ties bart = {{"model.encoder.embed_tokens.weight", "model.shared.weight"},
+                                  {"model.decoder.embed_tokens.weight", "model.shared.weight"},
+                                  {"lm_head.weight", "model.shared.weight"}};
+  auto answers = [](const std::string& family, const std::string& architecture) {
+    return FamilyFiles{.family = family, .prefix = "model.", .ties = {}, .buffers = {".rotary_emb.inv_freq"},
+                       .architecture = architecture, .base = "transformer."};
+  };
+  auto decoder_alone = [](const std::string& family, const std::string& architecture) {
+    return FamilyFiles{.family = family, .prefix = "model.", .ties = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}},
+                       .architecture = architecture};
+  };
   return {
       {"gpt2", "transformer.", gpt2, true, {".attn.bias", ".attn.masked_bias"}},
       {"gpt_neo", "transformer.", gpt2, true, {".attn.attention.bias", ".attn.attention.masked_bias"}},
@@ -61,6 +75,10 @@ std::vector<FamilyFiles> make_files() {
        {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}, "embed_out.weight"},
       {"opt", "model.", {{"lm_head.weight", "model.decoder.embed_tokens.weight"}}},
       {"bloom", "transformer.", {{"lm_head.weight", "transformer.word_embeddings.weight"}}},
+      answers("llama", "LlamaForQuestionAnswering"),
+      answers("qwen2", "Qwen2ForQuestionAnswering"),
+      answers("qwen3", "Qwen3ForQuestionAnswering"),
+      answers("qwen3_moe", "Qwen3MoeForQuestionAnswering"),
       {"llama", "model.", llama, false, {".rotary_emb.inv_freq"}},
       {"mistral", "model.", llama, false, {".rotary_emb.inv_freq"}},
       {"qwen2", "model.", llama, false},
@@ -82,14 +100,16 @@ std::vector<FamilyFiles> make_files() {
       {"albert", "albert.",
        {{"predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"}, {"predictions.decoder.bias", "predictions.bias"}}, true, places},
       {"distilbert", "distilbert.", {{"vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"}}, true, places},
-      {.family = "t5", .prefix = "",
-       .ties = {{"encoder.embed_tokens.weight", "shared.weight"}, {"decoder.embed_tokens.weight", "shared.weight"}, {"lm_head.weight", "shared.weight"}},
-       .stripped = "transformer."},
-      {.family = "bart", .prefix = "model.", .ties = {{"lm_head.weight", "model.decoder.embed_tokens.weight"}},
-       .architecture = "BartForCausalLM"},
-      {"bart", "model.",
-       {{"model.encoder.embed_tokens.weight", "model.shared.weight"}, {"model.decoder.embed_tokens.weight", "model.shared.weight"},
-        {"lm_head.weight", "model.shared.weight"}}},
+      {.family = "t5", .prefix = "", .ties = t5, .stripped = "transformer."},
+      {.family = "mt5", .prefix = "", .ties = t5, .stripped = "transformer."},
+      decoder_alone("bart", "BartForCausalLM"),
+      decoder_alone("mbart", "MBartForCausalLM"),
+      decoder_alone("blenderbot", "BlenderbotForCausalLM"),
+      decoder_alone("blenderbot-small", "BlenderbotSmallForCausalLM"),
+      {"bart", "model.", bart},
+      {"mbart", "model.", bart},
+      {"blenderbot", "model.", bart},
+      {"blenderbot-small", "model.", bart},
       {"vit", "vit.", {}},
       {"deit", "deit.", {}},
       {.family = "vit_mae", .prefix = "vit.", .ties = {}, .outside = "decoder."},
@@ -143,9 +163,16 @@ std::optional<std::string> model_name(const base::Json& config, const std::strin
   if (stored == "lm_head.weight") return files->head;
   std::string name = modern(stored);
   if (!files->stripped.empty() && name.starts_with(files->stripped)) name.erase(0, files->stripped.size());
+  if (!files->base.empty() && name.starts_with(files->base)) name.replace(0, files->base.size(), files->prefix);
   const bool of_head = std::ranges::any_of(kHeads, [&](std::string_view head) { return name.starts_with(head); });
   const bool of_other = !files->outside.empty() && name.starts_with(files->outside);
   return name.starts_with(files->prefix) || of_head || of_other ? name : files->prefix + name;
+}
+
+std::string file_name(const base::Json& config, const std::string& name) {
+  const FamilyFiles* files = files_of(config);
+  if (!files || files->base.empty() || !name.starts_with(files->prefix)) return name;
+  return files->base + name.substr(files->prefix.size());
 }
 
 std::string tied_to(const base::Json& config, const std::string& name) {

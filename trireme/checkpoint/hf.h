@@ -14,6 +14,9 @@ namespace trireme::checkpoint {
 /// attention masks, Llama's frequencies). Files of a bare model lack the prefix ("transformer.").
 std::optional<std::string> model_name(const base::Json& config, const std::string& stored);
 
+/// What Hugging Face's class, which `architectures` names, calls the model's tensor `name` in its files.
+std::string file_name(const base::Json& config, const std::string& name);
+
 /// The parameter that a stored tensor only repeats, because the configuration ties them (GPT-2:
 /// lm_head.weight is transformer.wte.weight); empty for all others. `name` is the model's.
 std::string tied_to(const base::Json& config, const std::string& name);

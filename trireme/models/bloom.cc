@@ -11,7 +11,8 @@ DecoderConfig read(ConfigReader& get) {
                   .attention_out_bias = true, .interleaved_heads = true, .alibi = true, .activation = "gelu_new", .mlp_bias = true};
   c.names = {.model = "transformer", .tokens = "word_embeddings", .blocks = "h", .final_norm = "ln_f",
              .embedding_norm = "word_embeddings_layernorm", .query = "self_attention.query_key_value", .key = "", .value = "",
-             .attention_out = "self_attention.dense", .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h"};
+             .attention_out = "self_attention.dense", .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h",
+             .token_classes = "classifier"};
   get("vocab_size", c.vocab_size);
   get.either("hidden_size", "n_embed", c.hidden);
   get.either("n_layer", "num_hidden_layers", c.layers);
@@ -21,6 +22,7 @@ DecoderConfig read(ConfigReader& get) {
   get("tie_word_embeddings", c.tied);
   get("attention_dropout", c.attention_dropout, 0, 0.999);
   get("hidden_dropout", c.residual_dropout, 0, 0.999);
+  c.classifier_dropout = c.residual_dropout;
   get("apply_residual_connection_post_layernorm", c.residual_of_norm);
   // How the sums of its training's tensor ranks were ordered, and what its kernels masked.
   get.ignore({"slow_but_exact", "offset_alibi", "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion",
@@ -35,6 +37,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family bloom_family() { return decoder_family("bloom", "BloomForCausalLM", read); }
+Family bloom_family() { return decoder_family({.name = "bloom", .class_name = "Bloom", .answers = true}, read); }
 
 }  // namespace trireme::models

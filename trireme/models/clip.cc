@@ -133,7 +133,7 @@ nn::ModelDef make(const ClipConfig& c, int tp) {
 Family clip_family() {
   return family_of<ClipConfig>(read, make,
                                {.architecture = "CLIPModel",
-                                .heads = "images and texts",
+                                .task = "images and texts",
                                 .tensor = "divides num_attention_heads of both"});
 }
 

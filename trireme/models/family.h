@@ -10,6 +10,7 @@
 
 #include "trireme/base/json.h"
 #include "trireme/base/registry.h"
+#include "trireme/models/blocks/heads.h"
 #include "trireme/nn/layer.h"
 
 namespace trireme::models {
@@ -17,7 +18,8 @@ namespace trireme::models {
 /// A row of `trireme models`: what a family can do, in words. Empty: no.
 struct Support {
   std::string architecture = {};  // Hugging Face's class
-  std::string heads = {};         // what it predicts
+  std::vector<HeadKind> heads = {};
+  std::string task = {};          // what it learns where that is none of these heads
   std::string tensor = {};        // what tensor_parallel_size must suit
   std::string sequence = "yes", pipeline = "yes";
   std::string ties = {};     // by default
@@ -71,7 +73,11 @@ Family electra_family();
 Family albert_family();
 Family distilbert_family();
 Family t5_family();
+Family mt5_family();
 Family bart_family();
+Family mbart_family();
+Family blenderbot_family();
+Family blenderbot_small_family();
 Family vit_family();
 Family deit_family();
 Family vit_mae_family();

@@ -48,7 +48,10 @@ DecoderConfig read_gemma3(ConfigReader& get) {
 
 }  // namespace
 
-Family gemma2_family() { return decoder_family("gemma2", "Gemma2ForCausalLM", read_gemma2); }
-Family gemma3_family() { return decoder_family("gemma3_text", "Gemma3ForCausalLM", read_gemma3); }
+Family gemma2_family() { return decoder_family({.name = "gemma2", .class_name = "Gemma2"}, read_gemma2); }
+Family gemma3_family() {
+  return decoder_family(
+      {.name = "gemma3_text", .class_name = "Gemma3Text", .token_classes = false, .causal_class = "Gemma3ForCausalLM"}, read_gemma3);
+}
 
 }  // namespace trireme::models

@@ -14,7 +14,7 @@ DecoderConfig read(ConfigReader& get) {
                   .attention_dropout = 0.1, .residual_dropout = 0.1};
   c.names = {.model = "transformer", .tokens = "wte", .blocks = "h", .final_norm = "ln_f", .positions = "wpe",
              .query = "attn.c_attn", .key = "attn.c_attn", .value = "attn.c_attn", .attention_out = "attn.c_proj",
-             .up = "mlp.c_fc", .down = "mlp.c_proj", .attention_norm = "ln_1", .mlp_norm = "ln_2"};
+             .up = "mlp.c_fc", .down = "mlp.c_proj", .attention_norm = "ln_1", .mlp_norm = "ln_2", .token_classes = "classifier"};
   get("vocab_size", c.vocab_size);
   get("n_positions", c.max_positions);
   get("n_embd", c.hidden);
@@ -48,6 +48,8 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family gpt2_family() { return decoder_family("gpt2", "GPT2LMHeadModel", read); }
+Family gpt2_family() {
+  return decoder_family({.name = "gpt2", .class_name = "GPT2", .answers = true, .causal_class = "GPT2LMHeadModel"}, read);
+}
 
 }  // namespace trireme::models

@@ -28,7 +28,7 @@ DecoderConfig read(ConfigReader& get) {
   c.names = {.model = "transformer", .tokens = "wte", .blocks = "h", .final_norm = "ln_f", .positions = "wpe",
              .query = "attn.attention.q_proj", .key = "attn.attention.k_proj", .value = "attn.attention.v_proj",
              .attention_out = "attn.attention.out_proj", .up = "mlp.c_fc", .down = "mlp.c_proj",
-             .attention_norm = "ln_1", .mlp_norm = "ln_2"};
+             .attention_norm = "ln_1", .mlp_norm = "ln_2", .token_classes = "classifier"};
   get("vocab_size", c.vocab_size);
   get("hidden_size", c.hidden);
   get("num_layers", c.layers);
@@ -56,6 +56,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family gpt_neo_family() { return decoder_family("gpt_neo", "GPTNeoForCausalLM", read); }
+Family gpt_neo_family() { return decoder_family({.name = "gpt_neo", .class_name = "GPTNeo", .answers = true}, read); }
 
 }  // namespace trireme::models

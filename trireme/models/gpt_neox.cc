@@ -13,7 +13,7 @@ DecoderConfig read(ConfigReader& get) {
                   .activation = "gelu", .mlp_bias = true, .parallel = true};
   c.names = {.model = "gpt_neox", .tokens = "embed_in", .final_norm = "final_layer_norm", .head = "embed_out",
              .query = "attention.query_key_value", .key = "", .value = "", .attention_out = "attention.dense",
-             .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h"};
+             .up = "mlp.dense_h_to_4h", .down = "mlp.dense_4h_to_h", .token_classes = "classifier"};
   get("vocab_size", c.vocab_size);
   get("hidden_size", c.hidden);
   get("num_hidden_layers", c.layers);
@@ -43,6 +43,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family gpt_neox_family() { return decoder_family("gpt_neox", "GPTNeoXForCausalLM", read); }
+Family gpt_neox_family() { return decoder_family({.name = "gpt_neox", .class_name = "GPTNeoX", .answers = true}, read); }
 
 }  // namespace trireme::models

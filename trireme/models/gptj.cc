@@ -41,6 +41,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family gptj_family() { return decoder_family("gptj", "GPTJForCausalLM", read); }
+Family gptj_family() { return decoder_family({.name = "gptj", .class_name = "GPTJ", .token_classes = false, .answers = true}, read); }
 
 }  // namespace trireme::models

@@ -25,7 +25,7 @@ DecoderConfig read_mistral(ConfigReader& get) {
 
 }  // namespace
 
-Family llama_family() { return decoder_family("llama", "LlamaForCausalLM", read_llama); }
-Family mistral_family() { return decoder_family("mistral", "MistralForCausalLM", read_mistral); }
+Family llama_family() { return decoder_family({.name = "llama", .class_name = "Llama", .answers = true}, read_llama); }
+Family mistral_family() { return decoder_family({.name = "mistral", .class_name = "Mistral", .answers = true}, read_mistral); }
 
 }  // namespace trireme::models

@@ -23,6 +23,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family mixtral_family() { return decoder_family("mixtral", "MixtralForCausalLM", read); }
+Family mixtral_family() { return decoder_family({.name = "mixtral", .class_name = "Mixtral", .answers = true}, read); }
 
 }  // namespace trireme::models

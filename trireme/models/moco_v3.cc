@@ -268,7 +268,7 @@ nn::ModelDef make(const MocoConfig& c, int tp) {
 Family moco_v3_family() {
   return family_of<MocoConfig>(read, make,
                                {.architecture = "MoCoV3ForPreTraining",
-                                .heads = "views of one image",
+                                .task = "views of one image",
                                 .tensor = "divides num_attention_heads",
                                 .tokenizer = ""});
 }

@@ -54,6 +54,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family opt_family() { return decoder_family("opt", "OPTForCausalLM", read); }
+Family opt_family() { return decoder_family({.name = "opt", .class_name = "OPT", .token_classes = false, .answers = true}, read); }
 
 }  // namespace trireme::models

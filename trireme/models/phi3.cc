@@ -20,6 +20,6 @@ DecoderConfig read(ConfigReader& get) {
 
 }  // namespace
 
-Family phi3_family() { return decoder_family("phi3", "Phi3ForCausalLM", read); }
+Family phi3_family() { return decoder_family({.name = "phi3", .class_name = "Phi3"}, read); }
 
 }  // namespace trireme::models

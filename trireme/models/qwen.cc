@@ -78,8 +78,8 @@ DecoderConfig read_qwen3_moe(ConfigReader& get) {
 
 }  // namespace
 
-Family qwen2_family() { return decoder_family("qwen2", "Qwen2ForCausalLM", read_qwen2); }
-Family qwen3_family() { return decoder_family("qwen3", "Qwen3ForCausalLM", read_qwen3); }
-Family qwen3_moe_family() { return decoder_family("qwen3_moe", "Qwen3MoeForCausalLM", read_qwen3_moe); }
+Family qwen2_family() { return decoder_family({.name = "qwen2", .class_name = "Qwen2", .answers = true}, read_qwen2); }
+Family qwen3_family() { return decoder_family({.name = "qwen3", .class_name = "Qwen3", .answers = true}, read_qwen3); }
+Family qwen3_moe_family() { return decoder_family({.name = "qwen3_moe", .class_name = "Qwen3Moe", .answers = true}, read_qwen3_moe); }
 
 }  // namespace trireme::models

@@ -144,7 +144,7 @@ nn::ModelDef make(const base::Json& tree, int) {
                 .deviation = c.initializer_range,
                 .problem = tree.value("problem_type", std::string()),
                 .positions = {.fixed = patches.positions()}};
-  add_scores(head, {.classes = {.pool = RowScores::Pool::mean, .out = "head"}}, labels_of(tree, 1000), tree);
+  add_scores(head, {.classes = {.pool = RowPool::mean, .out = "head"}}, labels_of(tree, 1000), tree);
   add_head(head, def);
   keep_whole(def);
   return def;
@@ -164,7 +164,7 @@ Family resmlp_family() {
   return {make,
           resolve,
           {.architecture = "ResMLPForImageClassification",
-           .heads = "images",
+           .heads = {HeadKind::image_classification},
            .tensor = "any",
            .sequence = "stream stays whole",
            .tokenizer = ""}};

@@ -112,7 +112,7 @@ nn::ModelDef make(const base::Json& tree, int tp) {
                 .deviation = c.initializer_range,
                 .problem = tree.value("problem_type", std::string()),
                 .positions = {.fixed = last.height * last.width}};
-  add_scores(head, {.classes = {.pool = RowScores::Pool::mean, .out = "classifier"}}, labels_of(tree), tree);
+  add_scores(head, {.classes = {.pool = RowPool::mean, .out = "classifier"}}, labels_of(tree), tree);
   add_head(head, def);
   keep_whole(def);
   return def;
@@ -132,7 +132,7 @@ base::Json resolve(const base::Json& tree) {
 
 Support support(const char* architecture) {
   return {.architecture = architecture,
-          .heads = "images, embedding",
+          .heads = {HeadKind::image_classification, HeadKind::embedding},
           .tensor = "divides each of num_heads",
           .sequence = "stream stays whole",
           .tokenizer = ""};

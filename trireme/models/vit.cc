@@ -126,10 +126,9 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
                 .problem = tree.value("problem_type", std::string()),
                 .positions = positions};
   // Hugging Face's class looks at the first token.
-  const bool mean = tree.contains("pooling") && vector_of(tree).mean;
+  const RowPool pool = tree.contains("pooling") ? vector_of(tree).pool : RowPool::first;
   add_scores(head,
-             {.classes = {.pool = mean ? RowScores::Pool::mean : RowScores::Pool::first,
-                          .out = "classifier"}},
+             {.classes = {.pool = pool, .out = "classifier"}},
              labels_of(tree), tree);
 
   nn::ModelDef def;
@@ -138,11 +137,11 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
   def.layers.push_back(patch_link(patches));
   for (const std::string& name : vit_blocks(c, base)) def.layers.push_back(block_link(block, name));
   if (head.rows && tree.value("standardize", false)) {
-    def.layers.push_back({"probe", false, [head, mean](nn::Builder& b) {
+    def.layers.push_back({"probe", false, [head, mean = pool == RowPool::mean](nn::Builder& b) {
                             return std::make_unique<Standardized>(b, head, mean);
                           }});
     def.whole_batches = true;
-    head.norm = "", head.rows->pool = RowScores::Pool::first, head.positions = {.fixed = 1};
+    head.norm = "", head.rows->pool = RowPool::first, head.positions = {.fixed = 1};
     add_head(head, def);
     keep_whole(def);
     return def;
@@ -170,7 +169,7 @@ Family vit_family() {
   return {[](const base::Json& tree, int tp) { return make(tree, tp, "vit", {"cls_token"}); },
           [](const base::Json& tree) { return resolve(tree, "vit", "ViT"); },
           {.architecture = "ViTForImageClassification",
-           .heads = "images, embedding",
+           .heads = {HeadKind::image_classification, HeadKind::embedding},
            .tensor = "divides num_attention_heads",
            .tokenizer = ""},
           {"vit_mae", "moco_v3"}};
@@ -182,7 +181,7 @@ Family deit_family() {
           },
           [](const base::Json& tree) { return resolve(tree, "deit", "DeiT"); },
           {.architecture = "DeiTForImageClassification",
-           .heads = "images, distillation, embedding",
+           .heads = {HeadKind::image_classification, HeadKind::distillation, HeadKind::embedding},
            .tensor = "divides num_attention_heads",
            .tokenizer = ""}};
 }

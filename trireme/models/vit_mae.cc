@@ -194,7 +194,7 @@ Family vit_mae_family() {
   return family_of<MaeConfig>(
       read, make,
       {.architecture = "ViTMAEForPreTraining",
-       .heads = "pixels that were left out",
+       .task = "pixels that were left out",
        .tensor = "divides num_attention_heads and decoder_num_attention_heads",
        .tokenizer = ""});
 }

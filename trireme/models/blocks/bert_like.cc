@@ -121,8 +121,7 @@ std::vector<HeadKind> text_heads(bool pretraining) {
 
 Support text_support(const std::string& class_name, bool pretraining) {
   return {.architecture = class_name + "ForMaskedLM",
-          .heads = fmt::format("masked LM, {}classes of rows and tokens, choices, answers, embedding",
-                               pretraining ? "pretraining, " : ""),
+          .heads = text_heads(pretraining),
           .tensor = "divides num_attention_heads",
           .ties = "head and tokens"};
 }

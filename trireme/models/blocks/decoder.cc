@@ -148,57 +148,6 @@ class Block : public nn::Layer {
   std::optional<Experts> experts_;
 };
 
-/// Final norm and output projection; leaves the local part of the logits, or the loss.
-class Head : public nn::Layer {
- public:
-  Head(const Builder& b, const DecoderConfig& c) : config_(c), builder_(b), table_(table(b, c), c.vocab_size, c.embedding_size, Init::normal(c.init)) {
-    const Builder model = b / c.names.model;
-    if (!c.names.final_norm.empty()) norm_.emplace(model / c.names.final_norm, c.hidden, c.norm());
-    if (!c.names.project_out.empty())
-      project_.emplace(model / c.names.project_out, c.hidden, c.embedding_size, nn::Linear::Options{.init = Init::normal(c.init), .bias = false});
-    if (c.head_bias)
-      bias_ = (b / c.names.head).param("bias", {c.vocab_size}, Init::zeros(), table_.split() ? layout::Sbp::split(0) : layout::Sbp::replicated());
-  }
-
-  State forward(State in, const Context& context) override {
-    at::Tensor x = in.at("hidden");
-    if (norm_) x = norm_->forward(x, context);
-    if (project_) x = project_->forward(x, context);
-    in.erase("hidden");
-    if (context.loss_request) {
-      in.set("loss", table_.loss(x, context.batch.tensors.at("labels"), context, bias_, config_.logit_cap));
-      return in;
-    }
-    at::Tensor logits = table_.logits(x, context);
-    if (bias_) logits = nn::add_bias(logits, bias_, context);
-    if (config_.logit_cap > 0) logits = at::tanh(logits / config_.logit_cap) * config_.logit_cap;
-    in.set("logits", logits);
-    return in;
-  }
-
-  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
-    const auto local = layout::split_range(config_.vocab_size, builder_.tp().size(), builder_.tp().rank());
-    nn::StateSpec spec;
-    describe_balance(config_, builder_, spec);
-    spec.push_back({"logits", {shape.rows, shape.seq, local.size()}, builder_.options().dtype, true});
-    return spec;
-  }
-
-  double flops(int64_t seq) const override { return 2.0 * static_cast<double>(seq * config_.vocab_size * config_.embedding_size); }
-
- private:
-  static Builder table(const Builder& b, const DecoderConfig& c) {
-    return c.tied ? b / c.names.model / c.names.tokens : b / c.names.head;
-  }
-
-  DecoderConfig config_;
-  Builder builder_;
-  nn::VocabTable table_;
-  std::optional<AnyNorm> norm_;
-  std::optional<nn::Linear> project_;
-  nn::Param* bias_ = nullptr;
-};
-
 nn::Policy policy_of(const DecoderNames& n) {
   nn::Policy policy{{n.model + "." + n.tokens, nn::Style::vocab}, {n.head, nn::Style::vocab}};
   for (const std::string& name : {n.query, n.key, n.value, n.gate, n.up, n.expert_gate, n.expert_up})
@@ -215,6 +164,40 @@ at::Tensor balance_loss(const DecoderConfig& c, const State& out, const nn::Batc
   const auto tokens = static_cast<double>(layers * batch.rows * batch.seq);
   at::Tensor sum = (out.at(kChosen) * out.at(kShares)).sum() / (tokens * tokens);
   return sum.to(at::kDouble) * (static_cast<double>(c.experts.count) * c.experts.balance);
+}
+
+HeadSpec head_of(const DecoderConfig& c, HeadKind kind, const base::Json& tree) {
+  const std::string model = c.names.model + ".";
+  HeadSpec head{.kind = kind,
+                .hidden = c.hidden,
+                .norm = c.names.final_norm.empty() ? "" : model + c.names.final_norm,
+                .norm_kind = c.norm(),
+                .projection = c.names.project_out.empty() ? "" : model + c.names.project_out,
+                .projected = c.embedding_size,
+                .deviation = c.init,
+                .problem = tree.value("problem_type", std::string())};
+  add_scores(head,
+             {.vocab = {.table = c.tied ? model + c.names.tokens : c.names.head,
+                        .vocab = c.vocab_size,
+                        .features = c.embedding_size,
+                        .bias = c.head_bias ? c.names.head + ".bias" : "",
+                        .cap = c.logit_cap,
+                        .deviation = c.init},
+              .classes = {.pool = RowPool::before_end, .end = c.row_end, .out = "score", .bias = false},
+              .token_dropout = c.classifier_dropout,
+              .token_out = c.names.token_classes},
+             labels_of(tree), tree);
+  return head;
+}
+
+// transformers reads a row at its last token that is no padding, so it must know what padding is.
+void read_row_end(ConfigReader& get, DecoderConfig& c) {
+  c.row_end = c.padding;
+  if (get.value_of("pad_token_id")) get("pad_token_id", c.row_end, -1);
+  if (c.row_end < 0)
+    throw base::ConfigError(
+        "model.pad_token_id is not given, but model.head sequence_classification reads each row at its last token that is no "
+        "padding: give the token that rows are filled up with, for example model.pad_token_id=0");
 }
 
 }  // namespace
@@ -256,64 +239,71 @@ void read_padding(ConfigReader& get, DecoderConfig& c) {
   get.note(key, c.padding < 0 ? base::Json() : base::Json(c.padding));
 }
 
-nn::ModelDef decoder(const DecoderConfig& given) {
+nn::ModelDef decoder(const DecoderConfig& given, HeadKind kind, const base::Json& tree) {
   DecoderConfig c = given;
   if (c.embedding_size == 0) c.embedding_size = c.hidden;
+  if (kind != HeadKind::causal_lm) c.experts.balance = 0;
   nn::ModelDef def;
   def.vocab_size = c.vocab_size;
   def.max_positions = c.max_positions;
   def.experts = c.experts.count;
   def.policy = policy_of(c.names);
-  def.trains_on = {{"input_ids"}, {"labels"}};
+  def.trains_on = {{"input_ids"}};
   def.layers.push_back({"embeddings", false, [c](Builder& b) { return std::make_unique<Embeddings>(b / c.names.model, c); }, false, {"input_ids"}});
   for (int64_t i = 0; i < c.layers; ++i) {
     def.layers.push_back({fmt::format("{}.{}", c.names.blocks, i), true, [c, i](Builder& b) {
                             return std::make_unique<Block>(b / c.names.model / c.names.blocks / std::to_string(i), c, i);
                           }});
   }
-  def.layers.push_back({"head", false, [c](Builder& b) { return std::make_unique<Head>(b, c); }});
-  auto loss_of = [c](const State& out, const nn::Batch& batch, const comm::Comm& tp) {
-    const int64_t first = layout::split_range(c.vocab_size, tp.size(), tp.rank()).begin;
-    const at::Tensor& labels = batch.tensors.at("labels");
-    at::Tensor loss = out.has("loss") ? out.at("loss") : nn::cross_entropy_sum(out.at("logits"), labels, first, tp);
-    if (c.experts.balance == 0) return loss;
-    return loss + balance_loss(c, out, batch) * static_cast<double>(nn::count_labels(labels));
-  };
-  def.loss = {loss_of, true};
-  def.loss_weight = [](const nn::Batch& batch) { return nn::count_labels(batch.tensors.at("labels")); };
+  add_head(head_of(c, kind, tree), def);
+  if (c.experts.balance > 0) {
+    auto balanced = [c, words = def.loss](const State& out, const nn::Batch& batch, const comm::Comm& tp) {
+      const auto counted = static_cast<double>(nn::count_labels(batch.tensors.at("labels")));
+      return words(out, batch, tp) + balance_loss(c, out, batch) * counted;
+    };
+    def.loss = {balanced, true};
+  }
   return def;
 }
 
-Family decoder_family(const std::string& name, const std::string& architecture, DecoderConfig (*read)(ConfigReader& get)) {
-  auto read_whole = [name, read](ConfigReader& get) {
+Family decoder_family(const DecoderFamily& family, DecoderConfig (*read)(ConfigReader& get)) {
+  std::vector<HeadKind> kinds = {HeadKind::causal_lm, HeadKind::sequence_classification};
+  if (family.token_classes) kinds.push_back(HeadKind::token_classification);
+  if (family.answers) kinds.push_back(HeadKind::question_answering);
+  kinds.push_back(HeadKind::embedding);
+  auto kind_of = [=](const base::Json& tree) { return models::head_of(tree, family.name, kinds, HeadKind::causal_lm); };
+  auto read_whole = [=](ConfigReader& get, HeadKind kind) {
     DecoderConfig config = read(get);
-    const base::Json* head = get.value_of("head");
-    if (head && *head != "causal_lm")
-      throw base::ConfigError(fmt::format(
-          "model.head is {}, but family {} is a decoder and has causal_lm alone; leave model.head out", head->dump(), name));
+    if (kind == HeadKind::token_classification) get("classifier_dropout", config.classifier_dropout, 0, 0.999);
+    if (kind == HeadKind::sequence_classification) read_row_end(get, config);
+    get.ignore({"head", "pooling", "normalize"});
     get.finish();
     return config;
   };
   const base::Json nothing = base::Json::object();
-  ConfigReader defaults(nothing, name);
-  const DecoderConfig usual = read_whole(defaults);
+  ConfigReader defaults(nothing, family.name);
+  const DecoderConfig usual = read_whole(defaults, HeadKind::causal_lm);
   const bool grouped = usual.rms;  // Llama's kin
-  Support support{.architecture = architecture,
-                  .heads = "causal LM",
+  const std::string causal = family.causal_class.empty() ? family.class_name + suffix_of(HeadKind::causal_lm) : family.causal_class;
+  Support support{.architecture = causal,
+                  .heads = kinds,
                   .tensor = fmt::format("divides {}{}", usual.heads_key, grouped ? "; num_key_value_heads or a multiple" : ""),
                   .ties = usual.tied ? "head and tokens" : "on request"};
   return {.make =
-              [name, read_whole](const base::Json& tree, int tp) {
-                ConfigReader get(tree, name);
-                DecoderConfig config = read_whole(get);
+              [=](const base::Json& tree, int tp) {
+                ConfigReader get(tree, family.name);
+                const HeadKind kind = kind_of(tree);
+                DecoderConfig config = read_whole(get, kind);
                 check_decoder(config, tp);
-                return decoder(config);
+                return decoder(config, kind, tree);
               },
           .resolve =
-              [name, architecture, read_whole](const base::Json& tree) {
-                ConfigReader get(tree, name);
-                check_decoder(read_whole(get), 1);
-                base::Json out = get.resolved(architecture);
+              [=](const base::Json& tree) {
+                ConfigReader get(tree, family.name);
+                const HeadKind kind = kind_of(tree);
+                check_decoder(read_whole(get, kind), 1);
+                base::Json out = get.resolved(causal);
+                if (kind != HeadKind::causal_lm) write_head(out, family.class_name, kind, labels_of(tree));
                 out.erase("head");
                 return out;
               },

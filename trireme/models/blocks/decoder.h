@@ -1,12 +1,12 @@
 #pragma once
-// Decoder: the chain of embeddings, blocks and head behind every family of causal language models, as a value. A family
+// Decoder: the chain of embeddings, blocks and head (heads.h) behind every family of causal models, as a value. A family
 // reads its configuration into a DecoderConfig and says how its weights are called; what follows from that (chain, policy,
 // loss, refusals, config.json) is here. Sizes and names are of the whole model: nothing here knows a rank.
 //
-//   Family opt_family() { return decoder_family("opt", "OPTForCausalLM", read); }
+//   Family phi3_family() { return decoder_family({.name = "phi3", .class_name = "Phi3"}, read); }
 
 #include "trireme/models/family.h"
-#include "trireme/models/blocks/norm.h"
+#include "trireme/models/blocks/heads.h"
 #include "trireme/nn/rotary.h"
 
 namespace trireme::models {
@@ -23,6 +23,7 @@ struct DecoderNames {
   std::string attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm";
   std::string attention_out_norm = {}, mlp_out_norm = {};
   std::string router = {}, expert_gate = {}, expert_up = {}, expert_down = {};  // '*' stands for the expert's index
+  std::string token_classes = "score";  // of token_classification
 };
 
 struct DecoderConfig {
@@ -41,6 +42,8 @@ struct DecoderConfig {
   int64_t max_positions = 0;    // that the model knows; 0: any number
   int64_t position_offset = 0;  // rows of the table of positions before the first one
   bool head_bias = false;
+  double classifier_dropout = 0.1;  // of token_classification
+  int64_t row_end = -1;             // sequence_classification reads a row at the last token that is not this one
 
   // Norms: with a mean and a bias, or of the root mean square alone.
   bool rms = false;
@@ -88,11 +91,18 @@ int64_t head_size_of(const DecoderConfig& config);
 /// family's; null, or a family's beyond the vocabulary, is none.
 void read_padding(ConfigReader& get, DecoderConfig& config);
 
-/// The chain. Its loss is the cross entropy of `labels`; with a balance loss of experts, plus that of the micro-batch on
-/// this data rank times its counted labels.
-nn::ModelDef decoder(const DecoderConfig& config);
+/// The chain under a head; `tree` says what heads.h reads of it. A causal_lm's loss is the cross entropy of `labels`; with a
+/// balance loss of experts, plus that of the micro-batch on this data rank times its counted labels.
+nn::ModelDef decoder(const DecoderConfig& config, HeadKind kind = HeadKind::causal_lm, const base::Json& tree = base::Json::object());
 
-/// The family `name`; `read` fills in a configuration from a tree and refuses what it does not know.
-Family decoder_family(const std::string& name, const std::string& architecture, DecoderConfig (*read)(ConfigReader& get));
+/// A family's name and that of its classes, without the head's; the heads that it has.
+struct DecoderFamily {
+  std::string name = "", class_name = "";
+  bool token_classes = true, answers = false;  // besides those that all have
+  std::string causal_class = "";               // the causal_lm's where it is not named after class_name
+};
+
+/// `read` fills in a configuration from a tree and refuses what it does not know.
+Family decoder_family(const DecoderFamily& family, DecoderConfig (*read)(ConfigReader& get));
 
 }  // namespace trireme::models

@@ -246,12 +246,11 @@ class Embeddings {
     const layout::Range held = nn::stream_range(builder_, context.seq);
     const State& batch = context.batch.tensors;
     at::Tensor ids = batch.at(spec_.ids);
-    if (spec_.shifted_behind)
-      ids = at::cat({at::full({ids.size(0), 1}, *spec_.shifted_behind, ids.options()),
-                     ids.narrow(1, 0, ids.size(1) - 1)},
-                    1);
+    if (const at::Tensor first = first_ids(ids); first.defined())
+      ids = at::cat({first, ids.narrow(1, 0, ids.size(1) - 1)}, 1);
     at::Tensor x = words_.embed(ids, context, spec_.padding);
     if (spec_.scale != 1) x = x * spec_.scale;
+    if (norm_ && spec_.norm_before_places) x = norm_->forward(x, context);
     if (kinds_) {
       const at::Tensor kinds = batch.has("token_type_ids")
                                    ? batch.at("token_type_ids").narrow(1, held.begin, held.size())
@@ -261,7 +260,7 @@ class Embeddings {
     if (places_)
       x = x + nn::embedding(places(ids, held, context), places_, 0, context,
                             spec_.places_skip_padding ? spec_.padding : -1);
-    if (norm_) x = norm_->forward(x, context);
+    if (norm_ && !spec_.norm_before_places) x = norm_->forward(x, context);
     x = nn::dropout(x, spec_.dropout, builder_.layer_index(), kEmbedding, held.begin, context);
     return projection_ ? projection_->forward(x, context) : x;
   }
@@ -272,6 +271,11 @@ class Embeddings {
   }
 
  private:
+  /// What stands before ids that are moved on, [rows, 1]; nothing where they are not.
+  at::Tensor first_ids(const at::Tensor& ids) const {
+    if (spec_.shifted_behind_end) return ids.gather(1, (ids.ne(spec_.padding).sum(1, true) - 1).clamp_min(0));
+    return spec_.shifted_behind ? at::full({ids.size(0), 1}, *spec_.shifted_behind, ids.options()) : at::Tensor();
+  }
   at::Tensor places(const at::Tensor& ids, layout::Range held, const Context& context) const {
     if (spec_.places_skip_padding) {
       const at::Tensor counts = ids.ne(spec_.padding).to(at::kLong);
@@ -308,7 +312,7 @@ class EmbeddingLink : public nn::Layer {
 class Turn : public nn::Layer {
  public:
   Turn(const Builder& b, const EncoderDecoderSpec& spec)
-      : builder_(b), block_(spec.encoder), embeddings_(b, spec.target) {
+      : builder_(b), block_(spec.encoder), dropout_(spec.norm_dropout), embeddings_(b, spec.target) {
     if (!spec.encoder_norm.empty())
       norm_.emplace(b / spec.encoder_norm, spec.encoder.hidden, spec.encoder.norm);
   }
@@ -331,7 +335,7 @@ class Turn : public nn::Layer {
       return at::empty({context.batch.rows, 0, block_.hidden}, embeddings_options());
     at::Tensor x = in.at("hidden");
     if (!norm_) return x;
-    return nn::dropout(norm_->forward(x, context), block_.dropout, builder_.layer_index(), kNorm,
+    return nn::dropout(norm_->forward(x, context), dropout_, builder_.layer_index(), kNorm,
                        nn::stream_range(builder_, context.seq).begin, context);
   }
   at::TensorOptions embeddings_options() const {
@@ -340,6 +344,7 @@ class Turn : public nn::Layer {
 
   Builder builder_;
   BlockSpec block_;
+  double dropout_;
   Embeddings embeddings_;
   std::optional<AnyNorm> norm_;
 };
@@ -434,10 +439,18 @@ nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& given, int tp) {
   check_heads(spec.encoder.heads, tp, "encoder_attention_heads");
   check_heads(spec.decoder.heads, tp, "decoder_attention_heads");
   nn::ModelDef def;
-  if (spec.one_text)
-    spec.target.shifted_behind = spec.start;
-  else
+  const bool two_texts = !spec.one_text;
+  if (two_texts) {
     def.decoder_start = spec.start;
+    spec.target.ids = "decoder_input_ids";
+  } else if (spec.behind_end) {
+    spec.target.shifted_behind_end = true;
+  } else {
+    spec.target.shifted_behind = spec.start;
+  }
+  spec.decoder.mask = "decoder_attention_mask";
+  spec.source.positions.source = spec.encoder.positions.source = two_texts;
+  spec.encoder.memory.source = spec.decoder.memory.source = two_texts;
   def.vocab_size = spec.target.vocab;
   if (!spec.target.places.empty())
     def.max_positions = spec.target.max_places - spec.target.first_place;
@@ -455,6 +468,18 @@ nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& given, int tp) {
     def.layers.push_back(block_link(spec.decoder, name));
   add_head(spec.head, def);
   return def;
+}
+
+EncoderSpec encoder_of(const EncoderDecoderSpec& spec) {
+  EncoderSpec half{.embeddings = spec.source, .block = spec.encoder, .blocks = spec.encoder_blocks, .head = spec.head};
+  half.head.norm = spec.encoder_norm;
+  return half;
+}
+
+EncoderSpec decoder_of(const EncoderDecoderSpec& spec) {
+  EncoderSpec half{.embeddings = spec.target, .block = spec.decoder, .blocks = spec.decoder_blocks, .head = spec.head};
+  half.block.cross.reset();
+  return half;
 }
 
 }  // namespace trireme::models

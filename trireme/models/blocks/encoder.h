@@ -97,9 +97,11 @@ struct EmbeddingSpec {
       false;         // places count tokens that are no padding, from padding + 1; RoBERTa's
   double scale = 1;  // of the words' vectors
   Norm norm_kind = {};
+  bool norm_before_places = false;
   double dropout = 0, deviation = 0.02;
   std::string ids = "input_ids";
   std::optional<int64_t> shifted_behind = {};  // moves the ids on by one place, behind this one
+  bool shifted_behind_end = false;             // or behind the row's last one that is no padding
   Positions positions = {};
 };
 
@@ -115,9 +117,11 @@ struct EncoderDecoderSpec {
   BlockSpec encoder = {}, decoder = {};
   std::vector<std::string> encoder_blocks = {}, decoder_blocks = {};
   std::string encoder_norm = "";  // behind the last encoder block; empty: none
+  double norm_dropout = 0;        // behind that norm
   HeadSpec head = {};
-  int64_t start = 0;      // the decoder's first token
-  bool one_text = false;  // the decoder reads the source too, moved on by one place behind `start`; else it generates
+  int64_t start = 0;        // the decoder's first token
+  bool one_text = false;    // the decoder reads the source too, moved on by one place behind `start`; else it generates
+  bool behind_end = false;  // behind the row's last token in place of `start`
 };
 
 /// PREFIX.0, PREFIX.1, ...: the scopes of blocks.
@@ -125,10 +129,13 @@ std::vector<std::string> numbered(const std::string& prefix, int64_t count);
 
 /// The chain of an encoder. `tp` must divide the heads: else ConfigError.
 nn::ModelDef make_encoder(const EncoderSpec& spec, int tp);
-/// The chain of an encoder and a decoder: the encoder's output travels on as "memory". Batches hold
-/// `input_ids` and `decoder_input_ids`, and may hold `attention_mask` and `decoder_attention_mask`; or both halves read the
-/// ids that their embeddings name, with Positions to match.
+/// The chain of an encoder and a decoder: the encoder's output travels on as "memory". Batches hold `input_ids` and, unless
+/// both halves read one text, `decoder_input_ids`; they may hold `attention_mask` and `decoder_attention_mask`. What a half
+/// reads, and how many positions it has, follows from that: ids, mask and Positions of the halves are filled in here.
 nn::ModelDef make_encoder_decoder(const EncoderDecoderSpec& spec, int tp);
+/// One half alone under the head: the encoder, whose last norm is then the head's; the decoder, which attends over itself.
+EncoderSpec encoder_of(const EncoderDecoderSpec& spec);
+EncoderSpec decoder_of(const EncoderDecoderSpec& spec);
 
 /// A link of the chain: one block in the scope `name`. For families with links of their own.
 nn::LayerDef block_link(const BlockSpec& spec, const std::string& name);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "trireme/base/error.h"
 #include "trireme/dist/redistribute.h"
 #include "trireme/models/blocks/sites.h"
@@ -19,21 +21,25 @@ using nn::State;
 
 struct KindNames {
   HeadKind kind;
-  const char *name, *suffix;
+  const char *name, *suffix, *words;
 };
 constexpr KindNames kKinds[] = {
-    {HeadKind::masked_lm, "masked_lm", "ForMaskedLM"},
-    {HeadKind::pretraining, "pretraining", "ForPreTraining"},
-    {HeadKind::sequence_classification, "sequence_classification", "ForSequenceClassification"},
-    {HeadKind::token_classification, "token_classification", "ForTokenClassification"},
-    {HeadKind::multiple_choice, "multiple_choice", "ForMultipleChoice"},
-    {HeadKind::question_answering, "question_answering", "ForQuestionAnswering"},
-    {HeadKind::embedding, "embedding", "Model"},
-    {HeadKind::image_classification, "image_classification", "ForImageClassification"},
-    {HeadKind::seq2seq, "seq2seq", "ForConditionalGeneration"},
-    {HeadKind::causal_lm, "causal_lm", "ForCausalLM"},
-    {HeadKind::distillation, "distillation", "ForImageClassificationWithTeacher"},
+    {HeadKind::masked_lm, "masked_lm", "ForMaskedLM", "masked LM"},
+    {HeadKind::pretraining, "pretraining", "ForPreTraining", "pretraining"},
+    {HeadKind::sequence_classification, "sequence_classification", "ForSequenceClassification", "classes of rows"},
+    {HeadKind::token_classification, "token_classification", "ForTokenClassification", "classes of tokens"},
+    {HeadKind::multiple_choice, "multiple_choice", "ForMultipleChoice", "choices"},
+    {HeadKind::question_answering, "question_answering", "ForQuestionAnswering", "answers"},
+    {HeadKind::embedding, "embedding", "Model", "embedding"},
+    {HeadKind::image_classification, "image_classification", "ForImageClassification", "images"},
+    {HeadKind::seq2seq, "seq2seq", "ForConditionalGeneration", "sequence to sequence"},
+    {HeadKind::causal_lm, "causal_lm", "ForCausalLM", "causal LM"},
+    {HeadKind::distillation, "distillation", "ForImageClassificationWithTeacher", "distillation"},
 };
+
+const KindNames& names_of(HeadKind kind) {
+  return *std::ranges::find_if(kKinds, [kind](const KindNames& names) { return names.kind == kind; });
+}
 
 class Vocab {
  public:
@@ -41,7 +47,7 @@ class Vocab {
       : spec_(spec),
         table_(b / spec.table, spec.vocab, spec.features, Init::normal(spec.deviation)) {
     if (!spec.dense.empty()) {
-      dense_.emplace(b / spec.dense, head.hidden, spec.features,
+      dense_.emplace(b / spec.dense, head.features(), spec.features,
                      nn::Linear::Options{.init = Init::normal(head.deviation)});
       activation_ = nn::find_activation(spec.activation);
       norm_.emplace(b / spec.norm, spec.features, spec.norm_kind);
@@ -56,8 +62,9 @@ class Vocab {
   at::Tensor forward(at::Tensor x, const Context& context) const {
     if (dense_) x = norm_->forward(activation_(dense_->forward(x, context)), context);
     if (spec_.scale != 1) x = x * spec_.scale;
-    if (context.loss_request) return table_.loss(x, context.batch.tensors.at("labels"), context, bias_);
-    return table_.logits(x, context, bias_);
+    if (context.loss_request) return table_.loss(x, context.batch.tensors.at("labels"), context, bias_, spec_.cap);
+    const at::Tensor logits = table_.logits(x, context, bias_);
+    return spec_.cap > 0 ? at::tanh(logits / spec_.cap) * spec_.cap : logits;
   }
 
  private:
@@ -73,12 +80,12 @@ class Vocab {
 class Classifier {
  public:
   Classifier(const Builder& b, const HeadSpec& head, const std::string& dense,
-             const std::string& activation, double dropout, const std::string& out, int64_t labels)
+             const std::string& activation, double dropout, const std::string& out, int64_t labels, bool bias = true)
       : layer_(b.layer_index()),
         dropout_(dropout),
-        out_(b / out, head.hidden, labels, {.init = Init::normal(head.deviation)}) {
+        out_(b / out, head.features(), labels, {.init = Init::normal(head.deviation), .bias = bias}) {
     if (dense.empty()) return;
-    dense_.emplace(b / dense, head.hidden, head.hidden,
+    dense_.emplace(b / dense, head.features(), head.features(),
                    nn::Linear::Options{.init = Init::normal(head.deviation)});
     activation_ = nn::find_activation(activation);
   }
@@ -102,10 +109,12 @@ class Head : public nn::Layer {
   // What looks at whole rows takes them from every rank; the rest stays on the stream.
   Head(const Builder& b, const HeadSpec& spec) : spec_(spec), builder_(b) {
     if (!spec.norm.empty()) norm_.emplace(b / spec.norm, spec.hidden, spec.norm_kind);
+    if (!spec.projection.empty())
+      projection_.emplace(b / spec.projection, spec.hidden, spec.projected,
+                          nn::Linear::Options{.init = Init::normal(spec.deviation), .bias = false});
     if (spec.vocab) vocab_.emplace(b, spec, *spec.vocab);
     if (const auto& rows = spec.rows)
-      rows_.emplace(b.whole(), spec, rows->dense, rows->activation, rows->dropout, rows->out,
-                    rows->labels);
+      rows_.emplace(b.whole(), spec, rows->dense, rows->activation, rows->dropout, rows->out, rows->labels, rows->bias);
     if (const auto& tokens = spec.tokens)
       tokens_.emplace(b, spec, tokens->dense, tokens->activation, tokens->dropout, tokens->out,
                       tokens->labels);
@@ -118,14 +127,14 @@ class Head : public nn::Layer {
     if (norm_)
       x = nn::dropout(norm_->forward(x, context), spec_.norm_dropout, builder_.layer_index(), kNorm,
                       begin, context);
-    State out;
+    if (projection_) x = projection_->forward(x, context);
+    State out = std::move(in);  // what travels beside the stream goes on
+    out.erase("hidden");
+    out.erase("memory");
     if (vocab_) out.set(context.loss_request ? "loss" : "logits", vocab_->forward(x, context));
     if (tokens_) out.set("scores", whole_stream(builder_, tokens_->forward(x, begin, context), context));
     if (rows_) {
-      at::Tensor pooled =
-          spec_.rows->pool == RowScores::Pool::last_end
-              ? at_last_end(whole_stream(builder_, x, context), context)
-              : pool(whole_stream(builder_, x, context), spec_.rows->pool == RowScores::Pool::mean, context);
+      at::Tensor pooled = pool(whole_stream(builder_, x, context), spec_.rows->pool, context);
       pooled = nn::dropout(pooled, spec_.rows->dropout_first, builder_.layer_index(), kHeadFirst, 0,
                            context);
       at::Tensor scores = rows_->forward(pooled, 0, context).squeeze(1);
@@ -134,15 +143,17 @@ class Head : public nn::Layer {
       out.set(spec_.rows->name, scores);
     }
     if (spec_.vector) {
-      at::Tensor vector = pool(whole_stream(builder_, x, context), spec_.vector->mean, context).squeeze(1);
+      at::Tensor vector = pool(whole_stream(builder_, x, context), spec_.vector->pool, context).squeeze(1);
       if (spec_.vector->normalize) vector = vector / vector.norm(2, {-1}, true).clamp_min(1e-12);
       out.set("embedding", vector);
     }
     return out;
   }
 
-  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
+  nn::StateSpec describe(const nn::StateSpec& in, const nn::BatchShape& shape) const override {
     nn::StateSpec out;
+    for (const nn::TensorSpec& tensor : in)
+      if (tensor.name != "hidden" && tensor.name != "memory") out.push_back(tensor);
     const int64_t seq = spec_.positions.of(shape);
     auto add = [&](const std::string& name, layout::Shape sizes) {
       out.push_back({name, std::move(sizes), builder_.options().dtype, true});
@@ -154,31 +165,46 @@ class Head : public nn::Layer {
     }
     if (spec_.tokens) add("scores", {shape.rows, seq, spec_.tokens->labels});
     if (spec_.rows) add(spec_.rows->name, {shape.rows, spec_.rows->labels});
-    if (spec_.vector) add("embedding", {shape.rows, spec_.hidden});
+    if (spec_.vector) add("embedding", {shape.rows, spec_.features()});
     return out;
   }
 
   double flops(int64_t seq) const override {
     const auto hidden = static_cast<double>(spec_.hidden);
-    if (spec_.vocab) return 2.0 * static_cast<double>(seq * spec_.vocab->vocab) * hidden;
+    if (spec_.vocab) return 2.0 * static_cast<double>(seq * spec_.vocab->vocab * spec_.vocab->features);
     return 2.0 * hidden * hidden;
   }
 
  private:
-  /// [rows, seq, hidden] -> [rows, 1, hidden].
-  at::Tensor at_last_end(const at::Tensor& x, const Context& context) const {
-    const at::Tensor ends = context.batch.tensors.at("input_ids").eq(spec_.rows->end);
+  /// Of each row the places that may speak for it, [rows, seq].
+  at::Tensor candidates(RowPool how, const Context& context) const {
+    const State& batch = context.batch.tensors;
+    if (how == RowPool::last) return batch.has("attention_mask") ? batch.at("attention_mask").ne(0) : at::Tensor();
+    const int64_t end = spec_.rows->end;
+    if (how == RowPool::before_end) {
+      const at::Tensor texts = batch.at("input_ids").ne(end);
+      if (batch.has("attention_mask") && texts.logical_and(batch.at("attention_mask").eq(0)).any().item<bool>())
+        throw base::ConfigError(fmt::format(
+            "a row is filled up with another token than {} (model.pad_token_id), by which this head knows where a text ends: "
+            "give both the same one, by model.pad_token_id or by the option pad of the data",
+            end));
+      return texts;
+    }
+    const at::Tensor ends = batch.at("input_ids").eq(end);
     if (!ends.any(1).all().item<bool>())
-      throw base::ConfigError(
-          fmt::format("a row without the token {} (model.eos_token_id), at which this head reads "
-                      "it: end each text with it",
-                      spec_.rows->end));
-    const at::Tensor last = (ends * at::arange(1, ends.size(1) + 1, at::kLong)).argmax(1);
-    return x.gather(1, last.view({-1, 1, 1}).expand({-1, 1, x.size(2)}));
+      throw base::ConfigError(fmt::format(
+          "a row without the token {} (model.eos_token_id), at which this head reads it: end each text with it", end));
+    return ends;
   }
-  /// The same of the first place, or of the mean.
-  static at::Tensor pool(const at::Tensor& x, bool mean, const Context& context) {
-    if (!mean) return x.narrow(1, 0, 1);
+  /// [rows, seq, hidden] -> [rows, 1, hidden].
+  at::Tensor pool(const at::Tensor& x, RowPool how, const Context& context) const {
+    if (how == RowPool::first) return x.narrow(1, 0, 1);
+    if (how != RowPool::mean) {
+      const at::Tensor places = candidates(how, context);
+      if (!places.defined()) return x.narrow(1, x.size(1) - 1, 1);
+      const at::Tensor last = (places * at::arange(1, places.size(1) + 1, places.options().dtype(at::kLong))).argmax(1);
+      return x.gather(1, last.view({-1, 1, 1}).expand({-1, 1, x.size(2)}));
+    }
     if (!context.batch.tensors.has("attention_mask")) return x.mean(1, true);
     const at::Tensor counts =
         context.batch.tensors.at("attention_mask").to(x.scalar_type()).unsqueeze(-1);
@@ -188,6 +214,7 @@ class Head : public nn::Layer {
   HeadSpec spec_;
   Builder builder_;
   std::optional<AnyNorm> norm_;
+  std::optional<nn::Linear> projection_;
   std::optional<Vocab> vocab_;
   std::optional<Classifier> rows_, tokens_;
 };
@@ -329,6 +356,9 @@ void add_head(const HeadSpec& spec, nn::ModelDef& def) {
   if (spec.vocab) def.policy.push_back({spec.vocab->table, nn::Style::vocab});
   def.layers.push_back(
       {"head", false, [spec](Builder& b) { return std::make_unique<Head>(b, spec); }});
+  const bool reads_ids = spec.rows && (spec.rows->pool == RowPool::last_end || spec.rows->pool == RowPool::before_end);
+  if (reads_ids && std::ranges::any_of(def.layers, [](const nn::LayerDef& layer) { return !layer.inputs.empty(); }))
+    def.layers.back().inputs = {"input_ids"};
   if (spec.vocab) return add_vocab_loss(spec, def);
   if (spec.kind == HeadKind::pretraining) return add_replaced_loss(def);
   if (spec.kind == HeadKind::question_answering) return add_span_loss(def);
@@ -341,16 +371,13 @@ void add_head(const HeadSpec& spec, nn::ModelDef& def) {
   def.loss_weight = [](const Batch&) { return 0; };
 }
 
-std::string name_of(HeadKind kind) {
-  for (const KindNames& names : kKinds)
-    if (names.kind == kind) return names.name;
-  return "";
-}
+std::string name_of(HeadKind kind) { return names_of(kind).name; }
+std::string suffix_of(HeadKind kind) { return names_of(kind).suffix; }
 
-std::string suffix_of(HeadKind kind) {
-  for (const KindNames& names : kKinds)
-    if (names.kind == kind) return names.suffix;
-  return "";
+std::string in_words(const std::vector<HeadKind>& heads) {
+  std::vector<std::string> words;
+  for (const HeadKind kind : heads) words.emplace_back(names_of(kind).words);
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 at::Tensor whole_stream(const nn::Builder& b, const at::Tensor& x, const nn::Context& context) {
@@ -384,7 +411,7 @@ void add_scores(HeadSpec& head, const FamilyHeads& family, int64_t labels, const
       head.rows->labels = 1;
       return;
     case HeadKind::token_classification:
-      head.tokens = {.dropout = family.token_dropout, .out = "classifier", .labels = labels};
+      head.tokens = {.dropout = family.token_dropout, .out = family.token_out, .labels = labels};
       return;
     case HeadKind::question_answering:
       head.tokens = {.dropout = family.answer_dropout, .out = "qa_outputs", .labels = 2};
@@ -413,6 +440,7 @@ HeadKind head_of(const base::Json& tree, const std::string& family,
     return otherwise;
   const std::string named =
       tree["architectures"][0].is_string() ? tree["architectures"][0].get<std::string>() : "";
+  if (named.ends_with("LMHeadModel")) return otherwise;
   const bool bare = named.ends_with(suffix_of(HeadKind::embedding)) && named.find("For") == named.npos;
   for (HeadKind kind : has)
     if (kind == HeadKind::embedding ? bare : named.ends_with(suffix_of(kind))) return kind;
@@ -425,13 +453,13 @@ HeadKind head_of(const base::Json& tree, const std::string& family,
 RowVector vector_of(const base::Json& tree) {
   const base::Json pooling = tree.value("pooling", base::Json("mean")),
                    normalize = tree.value("normalize", base::Json(false));
-  if (pooling != "mean" && pooling != "cls")
-    throw base::ConfigError(
-        fmt::format("model.pooling is {}, expected mean or cls", pooling.dump()));
+  if (pooling != "mean" && pooling != "cls" && pooling != "last")
+    throw base::ConfigError(fmt::format("model.pooling is {}, expected mean, cls or last", pooling.dump()));
   if (!normalize.is_boolean())
     throw base::ConfigError(
         fmt::format("model.normalize is {}, expected true or false", normalize.dump()));
-  return {.mean = pooling == "mean", .normalize = normalize.get<bool>()};
+  return {.pool = pooling == "mean" ? RowPool::mean : pooling == "cls" ? RowPool::first : RowPool::last,
+          .normalize = normalize.get<bool>()};
 }
 
 int64_t labels_of(const base::Json& tree, int64_t otherwise) {

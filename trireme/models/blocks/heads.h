@@ -1,6 +1,6 @@
 #pragma once
-// Heads: what turns an encoder's last hidden states into scores and a loss, as data for any encoder. The configuration's
-// key `head`, or the name in `architectures`, picks one; its loss says what a batch must hold:
+// Heads: what turns the last hidden states of any chain into scores and a loss, as data. The configuration's key `head`, or
+// the name in `architectures`, picks one; its loss says what a batch must hold:
 //
 //   masked_lm                labels [rows, seq]
 //   pretraining              labels [rows, seq] and next_sentence_label [rows] (ALBERT: sentence_order_label);
@@ -17,6 +17,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/base/json.h"
 #include "trireme/models/blocks/norm.h"
@@ -60,18 +61,24 @@ struct VocabScores {
   std::string dense = "", activation = "", norm = "";
   Norm norm_kind = {};
   double scale = 1;  // of the hidden states
+  double cap = 0;    // logits are cap * tanh(logits / cap); 0: none
   double deviation = 0.02;
 };
+
+/// Which of a row's vectors speaks for it: the first, the mean of those that are no padding, that of the last token `end`, of
+/// the last token that is not `end`, of the last one that the batch's attention_mask counts.
+enum class RowPool : uint8_t { first, mean, last_end, before_end, last };
 
 /// Scores of classes for each row, whole on every rank: pool, dropout, dense, activation, dropout,
 /// out.
 struct RowScores {
-  enum class Pool : uint8_t { first, mean, last_end } pool = Pool::first;  // last_end: at the last `end` of the row
+  RowPool pool = RowPool::first;
   int64_t end = -1;
   double dropout_first = 0;
   std::string dense = "", activation = "";
   double dropout = 0;
   std::string out = "";
+  bool bias = true;  // of `out`
   int64_t labels = 2;
   std::string name = "scores";  // of the output
 };
@@ -85,10 +92,10 @@ struct TokenScores {
   int64_t labels = 2;
 };
 
-/// One vector for each row: the first token's, or the mean over tokens that are no padding; of
-/// length 1 if normalised.
+/// One vector for each row, of length 1 if normalised.
 struct RowVector {
-  bool mean = true, normalize = false;
+  RowPool pool = RowPool::mean;
+  bool normalize = false;
 };
 
 struct HeadSpec {
@@ -97,6 +104,8 @@ struct HeadSpec {
   std::string norm = "";  // behind the last block; empty: none
   Norm norm_kind = {};
   double norm_dropout = 0;  // behind that norm
+  std::string projection = "";  // behind it, without a bias; empty: none
+  int64_t projected = 0;        // features that it makes
   std::optional<VocabScores> vocab = {};
   std::optional<RowScores> rows = {};
   std::optional<TokenScores> tokens = {};
@@ -105,6 +114,9 @@ struct HeadSpec {
   std::string second_label = "next_sentence_label";  // field of a pretraining head's row labels
   std::string problem = "";  // Hugging Face's problem_type, of sequence_classification
   Positions positions = {};
+
+  /// Of what the scores are made of.
+  int64_t features() const { return projection.empty() ? hidden : projected; }
 };
 
 /// What the heads of one family look like; a kind that it has not is left out.
@@ -112,6 +124,7 @@ struct FamilyHeads {
   VocabScores vocab = {};  // of every head that scores words
   RowScores relation = {}, classes = {}, choices = {};  // of a pretraining head's rows, of classes, of choices
   double token_dropout = 0, answer_dropout = 0;
+  std::string token_out = "classifier";
   std::optional<TokenScores> pretraining = {};  // in place of words and rows
 };
 /// Fills in what head.kind asks for. `labels`: of classes. `tree`: of an embedding's pooling.
@@ -120,15 +133,17 @@ void add_scores(HeadSpec& head, const FamilyHeads& family, int64_t labels, const
 /// The last link of a chain and, into `def`, its loss and what counts.
 void add_head(const HeadSpec& spec, nn::ModelDef& def);
 
-/// `head`, else what `architectures` names, else `otherwise`. ConfigError names the heads that the
-/// family has.
+/// `head`, else what `architectures` names, else `otherwise`, which old classes call LMHeadModel. ConfigError names the heads
+/// that the family has.
 HeadKind head_of(const base::Json& tree, const std::string& family,
                  const std::vector<HeadKind>& has, HeadKind otherwise);
 std::string name_of(HeadKind kind);
+/// What they are called in a sentence: "causal LM, classes of rows, embedding".
+std::string in_words(const std::vector<HeadKind>& heads);
 /// "ForMaskedLM", ...; what follows the family's name in `architectures`.
 std::string suffix_of(HeadKind kind);
 
-/// `pooling` (mean or cls) and `normalize` of an embedding head. ConfigError for another value.
+/// `pooling` (mean, cls or last) and `normalize` of an embedding head. ConfigError for another value.
 RowVector vector_of(const base::Json& tree);
 /// The classes of a classification: `num_labels`, else the number of `id2label`, else `otherwise`.
 int64_t labels_of(const base::Json& tree, int64_t otherwise = 2);
