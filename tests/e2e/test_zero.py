@@ -65,6 +65,19 @@ def test_each_byte_lies_once_and_any_stage_reads_it(tiny, tmp_path):
     assert max(found) - min(found) < 1e-5 * found[0]
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_shards_end_within_what_tensor_ranks_hold_alike(tiny, tmp_path, stage):
+    """The positions are whole on both tensor ranks, the 97 words are not halves: the data shards end at other positions."""
+    words = ["model.n_positions=1024", "train.train_iter=2"]
+    train(tiny, tmp_path / "one", *layout(), *words)
+    train(tiny, tmp_path / "four", *zero(stage, *layout(dp=2, tp=2)), *words)
+    assert apart(list(losses(tmp_path / "one").values()), list(losses(tmp_path / "four").values())) < 1e-5
+    trireme("ckpt", "verify", latest(tmp_path / "four"))
+    for kind in ("model", "optimizer"):
+        assert stored(latest(tmp_path / "four"), kind)[0] == stored(latest(tmp_path / "one"), kind)[0]
+    train(tiny, tmp_path / "four", *layout(), *words, "--resume", "train.train_iter=3")
+
+
 def test_the_report_says_what_it_costs(tiny, tmp_path):
     def report(stage):
         return train(tiny, tmp_path, *zero(stage, *layout(dp=2)), "--dry-run").stdout

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <set>
 #include <thread>
 
 #include "tests/ranks/checkpoint_support.h"
@@ -66,6 +67,34 @@ TEST(ShareOut, HoldersOfTheSameShareItEvenly) {
   std::vector<HeldPart> apart = {held(0, "a", {4}), held(1, "a", {4})};
   apart[1].dtype = base::DType::f64;
   EXPECT_THROW(share_out(apart), base::InternalError);
+}
+
+// Tensor ranks whose buffers are of different lengths cut what they hold alike at different places.
+TEST(ShareOut, WhatShardsHoldTwiceIsWrittenOnce) {
+  std::vector<HeldPart> parts;
+  const int64_t ends[2] = {300, 500};
+  for (int rank = 0; rank < 4; ++rank) {
+    const int64_t cut = ends[rank % 2];
+    parts.push_back({.rank = rank, .name = "bias", .shape = {640}, .slice = layout::whole({640}),
+                     .flat = rank < 2 ? layout::Range{0, cut} : layout::Range{cut, 640}});
+  }
+  const Index index = share_out(parts);
+  std::set<std::string> files;
+  int64_t end = 0;
+  for (const StoredPart& part : index.at("bias").parts) {
+    EXPECT_EQ(part.flat.begin, end);
+    end = part.flat.end;
+    EXPECT_TRUE(files.insert(part.file).second) << part.file << " holds two parts";
+    auto holds = [&](const HeldPart& held) {
+      return rank_file(false, held.rank) == part.file && held.flat.begin <= part.flat.begin &&
+             part.flat.end <= held.flat.end;
+    };
+    EXPECT_TRUE(std::ranges::any_of(parts, holds)) << part.file;
+  }
+  EXPECT_EQ(end, 640);
+  parts[2].flat.begin = 400;
+  parts[1].flat.end = 350;
+  EXPECT_THROW(share_out(parts), base::InternalError);
 }
 
 TEST_F(CheckpointTest, EachByteIsWrittenOnceAndReplicasShareTheWork) {

@@ -24,7 +24,7 @@ void tell(const std::string& message) {
 
 int run(int argc, char** argv) {
   CLI::App program{
-      "trireme: trains, checkpoints, generates with and serves transformer models on any layout",
+      "trireme: trains, checkpoints and generates with transformer models on any layout",
       "trireme"};
   program.require_subcommand(1);
   trireme::tools::set_help(program);

@@ -4,7 +4,8 @@
 //
 // Ranks often hold the same: replicas over dp, what tp does not split, both ends of a tie. All that
 // one set of ranks holds is laid end to end and cut into as many pieces of equal bytes as there are
-// holders, so no rank writes what others could. A rank's file holds at most one part of a tensor.
+// holders, so no rank writes what others could. Of what ranks hold in part alike, the later of two
+// that overlap writes what the former leaves. A rank's file holds at most one part of a tensor.
 //
 //   two data ranks, a [1000, 8] and b [8]: rank 0 writes a's first 4000 elements, rank 1 the others
 //   and b
