@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <set>
 #include <string_view>
@@ -188,6 +189,15 @@ TEST(Gpt2Grid, EveryLayoutEqualsOneRank) {
   EXPECT_EQ(grid.size(), 92u);
   EXPECT_EQ(ran, full_suite() ? 92 : 14);
   EXPECT_EQ(refused, 0);
+}
+
+// A process may hold two models on meshes of their own: nothing of a world, a model or an optimizer is the process's.
+TEST(Gpt2Grid, TwoModelsAtOnceAreAsEachAlone) {
+  const Cell one{.dp = 2, .zero = 1, .global_batch = 7}, other{.tp = 2, .pp = 2, .schedule = "zb-h1", .tied = false};
+  std::future<CellResult> beside = std::async(std::launch::async, [&] { return run_cell(one); });
+  const CellResult here = run_cell(other);
+  EXPECT_EQ(difference(one, beside.get()), "") << one.name();
+  EXPECT_EQ(difference(other, here), "") << other.name();
 }
 
 TEST(Gpt2Grid, EveryZeroStageWithRecomputeAccumulationAndSchedules) {

@@ -21,7 +21,7 @@ using base::FormatError;
 
 constexpr int64_t kMostPixels = int64_t{1} << 28;  // larger ones are taken for damaged headers
 
-struct Source {
+struct EncodedImage {
   const uint8_t* data;
   size_t size, at = 0;
   char message[200] = "";
@@ -41,21 +41,21 @@ struct Target {
 };
 
 void read_png_bytes(png_structp png, png_bytep out, size_t size) {
-  auto* source = static_cast<Source*>(png_get_io_ptr(png));
+  auto* source = static_cast<EncodedImage*>(png_get_io_ptr(png));
   if (size > source->size - source->at) png_error(png, "the file ends inside of the image");
   std::memcpy(out, source->data + source->at, size);
   source->at += size;
 }
 
 void keep_png_error(png_structp png, png_const_charp message) {
-  auto* source = static_cast<Source*>(png_get_error_ptr(png));
+  auto* source = static_cast<EncodedImage*>(png_get_error_ptr(png));
   std::snprintf(source->message, sizeof source->message, "%s", message);
   png_longjmp(png, 1);
 }
 
 void ignore_png_warning(png_structp, png_const_charp) {}
 
-bool decode_png(Source* source, Target* target) {
+bool decode_png(EncodedImage* source, Target* target) {
   png_structp png =
       png_create_read_struct(PNG_LIBPNG_VER_STRING, source, keep_png_error, ignore_png_warning);
   png_infop info = png ? png_create_info_struct(png) : nullptr;
@@ -90,7 +90,7 @@ bool decode_png(Source* source, Target* target) {
 struct JpegErrors {
   jpeg_error_mgr base;  // first: libjpeg only knows this
   std::jmp_buf jump;
-  Source* source;
+  EncodedImage* source;
 };
 
 void keep_jpeg_error(j_common_ptr info) {
@@ -106,7 +106,7 @@ void refuse_jpeg_warning(j_common_ptr info, int level) {
   if (level < 0) keep_jpeg_error(info);
 }
 
-bool decode_jpeg(Source* source, Target* target) {
+bool decode_jpeg(EncodedImage* source, Target* target) {
   jpeg_decompress_struct info;
   JpegErrors errors;
   errors.source = source;
@@ -141,7 +141,7 @@ bool decode_jpeg(Source* source, Target* target) {
 Image read_image(const std::string& path) {
   const base::MappedFile file(path);
   const auto bytes = file.bytes();
-  Source source{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+  EncodedImage source{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
   Image image;
   Target target{.image = &image};
   const bool png = bytes.size() >= 8 && png_sig_cmp(source.data, 0, 8) == 0;

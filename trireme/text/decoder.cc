@@ -10,24 +10,6 @@
 namespace trireme::text {
 namespace {
 
-constexpr int kDeepest = 32;  // sequences within sequences
-
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  if (from.empty()) {  // between all characters and at both ends, as Rust's str::replace does
-    std::string out(to);
-    for (const char *p = text.data(), *end = p + text.size(); p < end;) {
-      const int length = decode_utf8(p, end).length;
-      out.append(p, length).append(to);
-      p += length;
-    }
-    text = std::move(out);
-    return;
-  }
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
-  }
-}
-
 // Undoes the spaces that tokenization puts around English punctuation.
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
@@ -56,7 +38,7 @@ Decoder::Decoder(const Node& node) : given_(true) {
 }
 
 void Decoder::add(const Node& node, int depth) {
-  if (depth > kDeepest) node.fail("sequences are nested too deep");
+  node.check_depth(depth);
   const std::string_view type = node.type();
   auto text = [&](const char* key) { return std::string(node.at(key).text()); };
   if (type == "Sequence") {

@@ -31,6 +31,10 @@ class Node {
   [[noreturn]] void unsupported(const std::string& what) const {
     fail(what + " is not supported");
   }
+  /// Refuses steps that lie within more than 32 sequences.
+  void check_depth(int depth) const {
+    if (depth > 32) fail("sequences are nested too deep");
+  }
   bool null() const { return value_.is_null(); }
   /// The member of an object; nothing where it is absent or null.
   std::optional<Node> find(std::string_view key) const {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "trireme/base/error.h"
+#include "trireme/text/unicode.h"
 
 namespace trireme::text {
 namespace {
@@ -52,11 +53,6 @@ Words split_words(std::string_view text) {
     i = end;
   }
   return words;
-}
-
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
-    text.replace(at, from.size(), to);
 }
 
 /// Writes spaces into each pair of neighbours of which `first` and `second` hold; pairs do not

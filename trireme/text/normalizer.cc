@@ -8,8 +8,6 @@
 namespace trireme::text {
 namespace {
 
-constexpr int kDeepest = 32;  // sequences within sequences
-
 bool has_flag(std::string_view text, uint16_t flag) {
   for (const char *p = text.data(), *end = p + text.size(); p < end;) {
     if (static_cast<uint8_t>(*p) < 0x80 && flag != kUppercase) {
@@ -159,7 +157,7 @@ Normalizer::Normalizer(const Node& node) {
 }
 
 void Normalizer::add(const Node& node, int depth) {
-  if (depth > kDeepest) node.fail("sequences are nested too deep");
+  node.check_depth(depth);
   const std::string_view type = node.type();
   if (type == "Sequence") {
     for (const Node& step : node.at("normalizers").items()) add(step, depth + 1);

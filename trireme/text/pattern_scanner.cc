@@ -62,7 +62,7 @@ inline bool is_line_end(char c) {
   return c == '\r' || c == '\n';
 }
 
-inline const char* skip(const char* p, const char* end, CharClass kind) {
+inline const char* past_run(const char* p, const char* end, CharClass kind) {
   while (p < end) {
     const Character c = read(p, end);
     if (c.kind != kind) break;
@@ -72,7 +72,7 @@ inline const char* skip(const char* p, const char* end, CharClass kind) {
 }
 
 // Past a contraction in any case at an apostrophe; the long s counts as an s. Nothing: `p`.
-const char* contraction(const char* p, const char* end) {
+const char* past_contraction(const char* p, const char* end) {
   if (end - p < 2 || *p != '\'') return p;
   auto lower = [&](int i) {
     return p + i < end && static_cast<uint8_t>(p[i]) < 128 ? p[i] | 0x20 : 0;
@@ -98,7 +98,7 @@ const char* rest(const char* p, const char* end, int most, bool slashes) {
     return q;
   }
   const char* punctuation = *p == ' ' ? p + 1 : p;
-  const char* q = skip(punctuation, end, CharClass::other);
+  const char* q = past_run(punctuation, end, CharClass::other);
   if (q > punctuation) {
     while (q < end && (is_line_end(*q) || (slashes && *q == '/'))) ++q;
     return q;
@@ -118,14 +118,14 @@ const char* rest(const char* p, const char* end, int most, bool slashes) {
 
 const char* cl100k_end(const char* p, const char* end, int most_digits) {
   if (*p == '\'') {
-    if (const char* q = contraction(p, end); q > p) return q;
+    if (const char* q = past_contraction(p, end); q > p) return q;
   }
   const Character first = read(p, end);
-  if (first.kind == CharClass::letter) return skip(p + first.length, end, CharClass::letter);
+  if (first.kind == CharClass::letter) return past_run(p + first.length, end, CharClass::letter);
   if (first.kind != CharClass::number && !is_line_end(*p) && p + first.length < end) {
     const Character second = read(p + first.length, end);
     if (second.kind == CharClass::letter) {
-      return skip(p + first.length + second.length, end, CharClass::letter);
+      return past_run(p + first.length + second.length, end, CharClass::letter);
     }
   }
   return rest(p, end, most_digits, false);
@@ -182,10 +182,10 @@ const char* o200k_end(const char* p, const char* end) {
     if (lead) {
       const char* word = p + first.length;
       if (const char* q = cased_word(word, end, any); q > word) {
-        return q < end ? contraction(q, end) : q;
+        return q < end ? past_contraction(q, end) : q;
       }
     }
-    if (const char* q = cased_word(p, end, any); q > p) return q < end ? contraction(q, end) : q;
+    if (const char* q = cased_word(p, end, any); q > p) return q < end ? past_contraction(q, end) : q;
   }
   return rest(p, end, 3, true);
 }

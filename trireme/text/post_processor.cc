@@ -9,8 +9,6 @@
 namespace trireme::text {
 namespace {
 
-constexpr int kDeepest = 32;  // sequences within sequences
-
 int32_t special_id(const Node& id, int64_t vocab_size) {
   const int64_t value = id.integer();
   if (value < 0 || value >= vocab_size) {
@@ -60,7 +58,7 @@ PostProcessor::PostProcessor(const Node& node, int64_t vocab_size) {
 }
 
 void PostProcessor::read(const Node& node, int64_t vocab_size, int depth) {
-  if (depth > kDeepest) node.fail("sequences are nested too deep");
+  node.check_depth(depth);
   const std::string_view type = node.type();
   if (type == "Sequence") {
     for (const Node& step : node.at("processors").items()) read(step, vocab_size, depth + 1);

@@ -9,8 +9,6 @@
 namespace trireme::text {
 namespace {
 
-constexpr int kDeepest = 32;  // sequences within sequences
-
 using P = PreTokenizer;
 
 struct Segment {
@@ -343,7 +341,7 @@ PreTokenizer::PreTokenizer(const Node& node) {
 }
 
 void PreTokenizer::add(const Node& node, int depth) {
-  if (depth > kDeepest) node.fail("sequences are nested too deep");
+  node.check_depth(depth);
   const std::string_view type = node.type();
   if (type == "Sequence") {
     for (const Node& step : node.at("pretokenizers").items()) add(step, depth + 1);

@@ -18,14 +18,14 @@ using base::FormatError;
 using base::Json;
 
 // What a file of ranks leaves to the program that knows its name.
-struct Encoding {
+struct KnownRanks {
   std::string_view name;  // how the file's name begins
   const char* pattern;
   std::vector<std::pair<const char*, int32_t>> special;
 };
 
-const std::vector<Encoding>& encodings() {
-  static const std::vector<Encoding> all = {
+const std::vector<KnownRanks>& encodings() {
+  static const std::vector<KnownRanks> all = {
       {"r50k_base", kGpt2, {{"<|endoftext|>", 50256}}},
       {"p50k_base", kGpt2, {{"<|endoftext|>", 50256}}},
       {"cl100k_base",
@@ -126,8 +126,8 @@ std::pair<int32_t, int32_t> parts_of(std::string_view token, int32_t rank, const
 
 TokenizerSpec read_tiktoken_file(const std::string& path) {
   const std::string name = std::filesystem::path(path).filename().string();
-  const Encoding* encoding = nullptr;
-  for (const Encoding& known : encodings()) {
+  const KnownRanks* encoding = nullptr;
+  for (const KnownRanks& known : encodings()) {
     if (name.starts_with(known.name)) encoding = &known;
   }
   if (!encoding) {

@@ -10,6 +10,7 @@
 #include "trireme/text/companions.h"
 #include "trireme/text/json_node.h"
 #include "trireme/text/read_vocabulary.h"
+#include "trireme/text/roles.h"
 #include "trireme/text/tokenizer_spec.h"
 
 namespace trireme::text {
@@ -18,8 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using base::FormatError;
 using base::Json;
-
-constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 template <class Fail>
 std::pair<std::string_view, std::string_view> split_merge(std::string_view line, const Fail& fail) {

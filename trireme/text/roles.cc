@@ -5,13 +5,8 @@
 #include "trireme/base/error.h"
 
 namespace trireme::text {
-namespace {
 
 using base::Json;
-
-constexpr std::string_view kEndOfText = "<|endoftext|>";
-
-}  // namespace
 
 const ClassDefaults* defaults_of(std::string_view tokenizer_class) {
   static const decltype(ClassDefaults::roles) bert = {{"unk_token", "[UNK]"},

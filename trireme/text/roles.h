@@ -17,6 +17,7 @@
 
 namespace trireme::text {
 
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";  // GPT-2\'s only special token
 inline constexpr const char* kRoles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                          "pad_token", "cls_token", "mask_token"};
 

@@ -311,4 +311,20 @@ std::span<const CodeRange> regex_class(std::string_view name) {
   return {};
 }
 
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  if (from.empty()) {  // between all characters and at both ends, as Rust's str::replace does
+    std::string out(to);
+    for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+      const int length = decode_utf8(p, end).length;
+      out.append(p, length).append(to);
+      p += length;
+    }
+    text = std::move(out);
+    return;
+  }
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
 }  // namespace trireme::text

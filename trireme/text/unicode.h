@@ -74,6 +74,9 @@ enum class Grapheme : uint8_t {
   kOther, kControl, kExtend, kZwj, kPrepend, kSpacingMark, kHangulL, kHangulV, kHangulT, kHangulLV,
   kHangulLVT, kRegional, kPictographic,
 };
+/// Puts `to` in place of each `from`; of an empty one, between all characters and at both ends.
+void replace_all(std::string& text, std::string_view from, std::string_view to);
+
 /// Where the grapheme cluster (UAX 29, extended) that begins at `p` ends; p < end.
 const char* grapheme_end(const char* p, const char* end);
 

@@ -24,7 +24,7 @@ constexpr double kFewest = 0.5;         // pieces expected less often are droppe
 constexpr double kSurplus = 1.1;        // pieces that the last round leaves, over those wanted
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-using Words = std::vector<WordCounts::Word>;
+using CountedWords = std::vector<WordCounts::Word>;
 
 double log_add(double a, double b) {
   if (a < b) std::swap(a, b);
@@ -125,7 +125,7 @@ class Lattice {
 
 // Sums `body(lattice, words, sums)` over all words in kBlocks parts, one after the other in order.
 template <class Body>
-std::vector<double> sum_over_words(const std::vector<SeedPiece>& pieces, const Words& words,
+std::vector<double> sum_over_words(const std::vector<SeedPiece>& pieces, const CountedWords& words,
                                    int threads, const Body& body) {
   const Lattice lattice(pieces);
   std::vector<std::vector<double>> sums(kBlocks);
@@ -142,7 +142,8 @@ std::vector<double> sum_over_words(const std::vector<SeedPiece>& pieces, const W
   return std::move(sums[0]);
 }
 
-std::vector<SeedPiece> fit(const std::vector<SeedPiece>& pieces, const Words& words, int threads) {
+std::vector<SeedPiece> fit(const std::vector<SeedPiece>& pieces, const CountedWords& words,
+                           int threads) {
   const std::vector<double> expected = sum_over_words(
       pieces, words, threads, [](Lattice& lattice, const WordCounts::Word& word, auto& sums) {
         lattice.expect(word.bytes, static_cast<double>(word.count), sums);
@@ -159,8 +160,8 @@ std::vector<SeedPiece> fit(const std::vector<SeedPiece>& pieces, const Words& wo
 }
 
 // Drops the pieces whose absence costs least likelihood; characters stay.
-std::vector<SeedPiece> prune(const std::vector<SeedPiece>& pieces, const Words& words, size_t size,
-                             int threads) {
+std::vector<SeedPiece> prune(const std::vector<SeedPiece>& pieces, const CountedWords& words,
+                             size_t size, int threads) {
   const std::vector<double> counts = sum_over_words(
       pieces, words, threads, [](Lattice& lattice, const WordCounts::Word& word, auto& sums) {
         for (int32_t id : lattice.best(word.bytes)) sums[id] += static_cast<double>(word.count);
@@ -201,7 +202,7 @@ std::vector<SeedPiece> prune(const std::vector<SeedPiece>& pieces, const Words& 
 }
 
 // The pieces that are one character: enough of the most frequent ones, and `first`.
-std::vector<SeedPiece> characters(const Words& words, double coverage,
+std::vector<SeedPiece> characters(const CountedWords& words, double coverage,
                                   const std::vector<std::string>& first) {
   std::map<std::string, int64_t, std::less<>> counts;
   int64_t total = 0;
@@ -233,8 +234,8 @@ std::vector<SeedPiece> characters(const Words& words, double coverage,
   return kept;
 }
 
-// Words cut at the characters that no piece has.
-WordCounts writable(const Words& words, const std::vector<SeedPiece>& characters) {
+// CountedWords cut at the characters that no piece has.
+WordCounts writable(const CountedWords& words, const std::vector<SeedPiece>& characters) {
   std::unordered_set<std::string_view> known;
   for (const SeedPiece& c : characters) known.insert(c.text);
   WordCounts counts;
@@ -313,7 +314,7 @@ std::unique_ptr<Tokenizer> train_unigram(const std::vector<std::string>& files,
   }
   const WordCounts counts = writable(pieces_counted.sorted(), alphabet);
   pieces_counted = WordCounts();
-  const Words words = counts.sorted();
+  const CountedWords words = counts.sorted();
   std::vector<SeedPiece> pieces =
       seed_pieces(words, alphabet, options.max_piece_length, options.seed_size);
   const auto wanted = static_cast<size_t>(options.vocab_size) - model.vocabulary.size();

@@ -14,7 +14,7 @@
 namespace trireme::text {
 namespace {
 
-constexpr const char *kUnknown = "[UNK]", *kPrefix = "##";
+constexpr const char *kUnknownToken = "[UNK]", *kPrefix = "##";
 
 // Calls `use(character)` for each character of a word, as its bytes.
 template <class Use>
@@ -70,10 +70,10 @@ std::unique_ptr<Tokenizer> train_wordpiece(const std::vector<std::string>& files
     const int32_t id = tokens.add(token);
     if (id == known) spec.added.push_back({.id = id, .content = token, .special = true});
   }
-  if (!tokens.ids.contains(kUnknown)) {
+  if (!tokens.ids.contains(kUnknownToken)) {
     throw base::ConfigError(fmt::format(
         "the special tokens lack {}, which stands for words that the vocabulary cannot write",
-        kUnknown));
+        kUnknownToken));
   }
   if (options.limit_alphabet < 1) {
     throw base::ConfigError(
