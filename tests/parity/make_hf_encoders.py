@@ -450,10 +450,11 @@ def swin(root):
     for name, more in (("fp64", dict(image_size=[20, 24])), ("places_fp64", dict(image_size=[24, 28], use_absolute_embeddings=True, qkv_bias=False))):
         images(root, f"swin_{name}", hf.SwinForImageClassification(hf.SwinConfig(**sizes, **more)).double(), swin_file_name, blocks=5,
                tp=[1, 2], layouts="all" if name == "fp64" else "few")
-    sizes |= dict(image_size=[24, 28], pretrained_window_sizes=[0, 4, 0])
-    images(root, "swinv2_fp64", hf.Swinv2ForImageClassification(hf.Swinv2Config(**sizes)).double(), hf_case.same, blocks=5, tp=[1, 2],
+    sizes |= dict(image_size=[24, 28])
+    second = hf.Swinv2Config(**sizes, pretrained_window_sizes=[0, 4, 0])
+    images(root, "swinv2_fp64", hf.Swinv2ForImageClassification(second).double(), hf_case.same, blocks=5, tp=[1, 2],
            layouts="few", bound=1e-6)  # its distances are fp32 numbers
-    for name, model in (("swin", hf.SwinModel(hf.SwinConfig(**sizes))), ("swinv2", hf.Swinv2Model(hf.Swinv2Config(**sizes)))):
+    for name, model in (("swin", hf.SwinModel(hf.SwinConfig(**sizes))), ("swinv2", hf.Swinv2Model(second))):
         vectors(root, f"{name}_embedding_fp64", model.double(), f"{name}.", swin_file_name if name == "swin" else hf_case.same,
                 pixels(model.double()), ignore=["pooler."], blocks=5, bound=1e-6)
 

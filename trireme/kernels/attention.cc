@@ -12,7 +12,7 @@
 #include "trireme/kernels/parallel.h"
 #include "trireme/layout/slices.h"
 
-// The BLAS that LibTorch brings; matrices by columns.
+// The BLAS that LibTorch brings, most often MKL; matrices by columns.
 extern "C" {
 void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k,
             const float* alpha, const float* a, const int* lda, const float* b, const int* ldb, const float* beta,
@@ -20,10 +20,25 @@ void sgemm_(const char* transpose_a, const char* transpose_b, const int* m, cons
 void dgemm_(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k,
             const double* alpha, const double* a, const int* lda, const double* b, const int* ldb, const double* beta,
             double* c, const int* ldc);
+int MKL_Set_Num_Threads_Local(int threads) __attribute__((weak));
 }
 
 namespace trireme::kernels {
 namespace {
+
+// Products of this thread use no others while it lives: how MKL shares them out changes bits.
+class OneThread {
+ public:
+  OneThread() : before_(MKL_Set_Num_Threads_Local ? MKL_Set_Num_Threads_Local(1) : 0) {}
+  ~OneThread() {
+    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 // Rows of values, one after the other at a stride.
 template <class T>
@@ -188,6 +203,7 @@ AttentionResult forward(const at::Tensor& q, const at::Tensor& k, const at::Tens
   const Heads<T> to_out(result.out), to_terms(result.terms);
   const int64_t blocks = (queries + kQueries - 1) / kQueries;
   parallel_for(batch * heads * blocks, 1, [&](int64_t begin, int64_t end) {
+    const OneThread alone;
     at::Tensor memory = at::empty({kQueries, kStride}, q.options());
     T* const weights = memory.mutable_data_ptr<T>();
     for (int64_t task = begin; task < end; ++task) {
@@ -288,6 +304,7 @@ AttentionGradients backward(const at::Tensor& gradient, const at::Tensor& q, con
   // Whoever adds to the same memory goes one after the other.
   const int64_t batches = over_batch ? 1 : batch, families = over_heads ? 1 : sources;
   parallel_for(batches * families, 1, [&](int64_t begin, int64_t end) {
+    const OneThread alone;
     at::Tensor memory = at::empty({2 * kQueries * kStride + kQueries}, q.options());
     for (int64_t task = begin; task < end; ++task)
       for (int64_t b = over_batch ? 0 : task / families; b < (over_batch ? batch : task / families + 1); ++b)

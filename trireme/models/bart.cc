@@ -22,7 +22,7 @@ struct BartConfig {
 /// What BART's kin do otherwise.
 struct BartLike {
   BartConfig usual = {};
-  bool norms_first = false, embedding_norm = true, target_norm_before_places = false;
+  bool norms_first = false, embedding_norm = true, target_norm_before_places = false;  // the last: words unscaled too, as in transformers 5
   int64_t first_place = 2;  // the table of places begins with rows that nothing uses
   bool behind_end = false;  // where both halves read one text, the decoder begins with its end
 };
@@ -114,7 +114,7 @@ Halves read(const BartLike& like, ConfigReader& get, HeadKind kind) {
                 .scores = {.vocab = {.table = c.tie_word_embeddings ? words : "lm_head", .vocab = c.vocab_size, .features = c.d_model,
                                      .deviation = c.init_std},
                            .classes = classes_at_end(c.eos_token_id, c.classifier_dropout)}};
-  halves.chain.target.norm_before_places = like.target_norm_before_places;
+  if (like.target_norm_before_places) halves.chain.target.norm_before_places = true, halves.chain.target.scale = 1;
   if (kind == HeadKind::seq2seq) halves.scores.vocab.bias = "final_logits_bias", halves.scores.vocab.fixed_bias = true;
   return halves;
 }
