@@ -15,12 +15,14 @@ HEAD = dict(vocab_size=VOCAB, bos_token_id=130, eos_token_id=130)
 @contextlib.contextmanager
 def wide():
     """Where transformers computes in fp32 whatever the weights are (norms, softmax), it computes in fp64."""
-    narrow, to_float = torch.float32, torch.Tensor.float
+    narrow, to_float, softmax = torch.float32, torch.Tensor.float, torch.nn.functional.softmax
     torch.float32, torch.Tensor.float = torch.float64, lambda x: x.double() if x.dtype == torch.float64 else to_float(x)
+    torch.nn.functional.softmax = lambda x, *words, dtype=None, **keys: softmax(
+        x, *words, dtype=x.dtype if x.dtype == torch.float64 else dtype, **keys)
     try:
         yield
     finally:
-        torch.float32, torch.Tensor.float = narrow, to_float
+        torch.float32, torch.Tensor.float, torch.nn.functional.softmax = narrow, to_float, softmax
 
 
 def plain(model, inputs):
@@ -106,8 +108,8 @@ def under_head(root, name, model, head, prefix, rename, pooling="mean", **facts)
             name = name.replace("transformer.", prefix)  # as some of these classes call it
         return rename(name, tensor)
 
-    # A shift of all places' scores changes nothing.
-    zero = ["qa_outputs.bias"] if head == "question_answering" else []
+    # Answers stay where all places are shifted alike.
+    zero = ["qa_outputs.bias", "ln_f.bias"] if head == "question_answering" else []
     with wide() if next(model.parameters()).dtype == torch.float64 else contextlib.nullcontext():
         hf_case.write(root, name, model, inputs | labels, run, rename=named, config=config, layouts="few", zero=zero, **facts)
 
@@ -248,13 +250,13 @@ mixtral = family(
 qwen3_moe = family(
     "qwen3_moe", hf.Qwen3MoeConfig, hf.Qwen3MoeForCausalLM,
     LLAMA | EXPERTS | dict(head_dim=10, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=14, mlp_only_layers=[1]),
-    {"fp32": (F32, [1, 2, 4], dict(norm_topk_prob=True)), "tied_fp32": (F32, [1, 2], dict(tie_word_embeddings=True))},
+    {"fp32": (F32, [1, 2, 4], dict(norm_topk_prob=True)), "tied_fp64": (F64, [1, 2], dict(tie_word_embeddings=True))},
     heads=ALL, rename=experts("mlp", "gate_proj", "up_proj", "down_proj"))
 stablelm = family(  # docs/add-a-model.md's
     "stablelm", hf.StableLmConfig, hf.StableLmForCausalLM,
     dict(num_hidden_layers=4, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=50,
          max_position_embeddings=24, layer_norm_eps=1e-4),
-    {"fp32": (F32, [1, 2, 4], dict(use_qkv_bias=True)),
+    {"fp32": (F32, [1, 2, 4], dict(use_qkv_bias=True, tie_word_embeddings=True)),
      "parallel_fp64": (F64, [1, 2], dict(use_parallel_residual=True, hidden_act="gelu", tie_word_embeddings=False))},
     heads=ROWS_AND_TOKENS)
 
