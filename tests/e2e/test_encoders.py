@@ -157,7 +157,7 @@ def test_the_processor_of_images_goes_along(tmp_path):
     sources = data(tmp_path / "data")
     keys = {"data": {"train": sources, "seq_length": 32}, "optim": {"lr": 1e-3},
             "train": {"train_iter": 1, "train_micro_batch_size": 4, "evaluation": {"enabled": False}, "checkpointer": {"period": 1}}}
-    (tmp_path / "config.yaml").write_text(json.dumps(keys | {"model": model}))
+    (tmp_path / "config.yaml").write_text(json.dumps(keys | {"model": {"family": "vit", **model}}))
     train(tmp_path / "config.yaml", tmp_path / "first")
     trireme("ckpt", "convert", latest(tmp_path / "first"), tmp_path / "base", "--to", "hf")
     settings = json.dumps({"do_normalize": True, "image_mean": [0.3], "image_std": [0.3], "image_processor_type": "ViTImageProcessor"})
