@@ -55,6 +55,8 @@ def row(name, unit, *, ours, peer, better="less", pairs=None, warm_up=True):
     """One line of the table, as the fields of `trireme bench --json`."""
     print(f"bench: {name} ...", file=sys.stderr, flush=True)
     measured = alternate(ours, peer, pairs, better, warm_up)
+    print(f"bench:   {measured['ours']:.4g} {unit}, the peer {measured['peer']:.4g} {unit}: {measured['ratio']:.2f}x",
+          file=sys.stderr, flush=True)
     return {"name": name, "ours": measured["ours"], "peer": measured["peer"], "ratio": measured["ratio"],
             "unit": unit, "pairs": measured["pairs"]}
 

@@ -48,9 +48,9 @@ target_compile_options(trireme_warnings INTERFACE -Wall -Wextra)
 # GCC 12 sees uninitialized members in the clean-up of aggregates with default member initializers, at -O3.
 target_compile_options(trireme_warnings INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-# GCC 14 sees a copy beyond an empty vector<bool> in LibTorch's torch::autograd::Function.
+# GCC 14 sees copies beyond an empty vector<bool> in LibTorch's torch::autograd::Function.
 target_compile_options(trireme_warnings INTERFACE
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-array-bounds>)
+  "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-array-bounds;-Wno-stringop-overflow>")
 set(_known_compiler OFF)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set(_known_compiler ON)

@@ -41,7 +41,7 @@ void run_benchmarks(const std::vector<std::string>& arguments) {
 
 void add_bench(CLI::App& program) {
   auto* bench = program.add_subcommand("bench", "measure trireme against its peers (bench/)");
-  bench->footer("[NAME...] [--json] [--pairs N] [--markdown FILE]");
+  bench->set_help_flag();  // the script's own help names the benchmarks
   bench->allow_extras();
   bench->callback([bench] { run_benchmarks(bench->remaining()); });
 }

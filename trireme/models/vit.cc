@@ -4,9 +4,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/models/blocks/distillation.h"
+#include "trireme/models/blocks/probe.h"
 #include "trireme/models/blocks/vit_like.h"
 #include "trireme/models/registry.h"
-#include "trireme/nn/batch_norm.h"
 
 namespace trireme::models {
 namespace {
@@ -79,38 +79,6 @@ DistillationSpec distillation_of(const base::Json& tree, const VitConfig& c, int
   return spec;
 }
 
-/// What a linear probe looks at: the first place or the mean of all, each feature standardised over
-/// the rows of a micro-batch (He et al., masked autoencoders, 2022). One place leaves, so the
-/// stream is whole on every rank.
-class Standardized : public nn::Layer {
- public:
-  Standardized(const nn::Builder& b, const HeadSpec& head, bool mean)
-      : dtype_(b.options().dtype),
-        positions_(head.positions),
-        hidden_(head.hidden),
-        mean_(mean),
-        norm_(b / head.norm, head.hidden, head.norm_kind),
-        rows_(b / "classifier_norm", head.hidden, {.affine = false}) {}
-
-  nn::State forward(nn::State in, const nn::Context& given) override {
-    const nn::Context context = given.over(positions_.of(given.batch.shape()));
-    at::Tensor x = in.at("hidden");
-    x = norm_.forward(mean_ ? x : x.narrow(1, 0, 1), context);
-    return {{"hidden", rows_.forward(mean_ ? x.mean(1, true) : x, context)}};
-  }
-  nn::StateSpec describe(const nn::StateSpec&, const nn::BatchShape& shape) const override {
-    return {{"hidden", {shape.rows, 1, hidden_}, dtype_, true}};
-  }
-
- private:
-  base::DType dtype_;
-  Positions positions_;
-  int64_t hidden_;
-  bool mean_;
-  AnyNorm norm_;
-  nn::BatchNorm rows_;
-};
-
 nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
                   const std::vector<std::string>& tokens) {
   const VitConfig c = read(tree, base);
@@ -127,9 +95,7 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
                 .positions = positions};
   // Hugging Face's class looks at the first token.
   const RowPool pool = tree.contains("pooling") ? vector_of(tree).pool : RowPool::first;
-  add_scores(head,
-             {.classes = {.pool = pool, .out = "classifier"}},
-             labels_of(tree), tree);
+  add_scores(head, {.classes = {.pool = pool, .out = "classifier"}}, labels_of(tree), tree);
 
   nn::ModelDef def;
   check_heads(c.num_attention_heads, tp, "num_attention_heads");
@@ -137,13 +103,7 @@ nn::ModelDef make(const base::Json& tree, int tp, const std::string& base,
   def.layers.push_back(patch_link(patches));
   for (const std::string& name : vit_blocks(c, base)) def.layers.push_back(block_link(block, name));
   if (head.rows && tree.value("standardize", false)) {
-    def.layers.push_back({"probe", false, [head, mean = pool == RowPool::mean](nn::Builder& b) {
-                            return std::make_unique<Standardized>(b, head, mean);
-                          }});
-    def.whole_batches = true;
-    head.norm = "", head.rows->pool = RowPool::first, head.positions = {.fixed = 1};
-    add_head(head, def);
-    keep_whole(def);
+    add_probe(head, def);
     return def;
   }
   if (kind != HeadKind::distillation) {
