@@ -5,7 +5,7 @@
 //
 // optimizer: one step of AdamW, norm of the gradients and clipping included. memory: as many bytes as the update must move
 // (a parameter's four arrays read, three of them written) at the rate at which this machine adds two arrays into a third
-// one. products: the matrix products of a forward and a backward pass, nothing else.
+// one. products, products bf16: the matrix products of a forward and a backward pass, nothing else.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -35,8 +35,10 @@ double seconds_of(Work work) {
 /// the gradients of both.
 class Products {
  public:
-  Products(int64_t count, int64_t rows, int64_t inner, int64_t columns)
-      : x_(at::empty({count, rows, inner})), w_(at::empty({count, inner, columns})), y_(at::empty({count, rows, columns})) {}
+  Products(int64_t count, int64_t rows, int64_t inner, int64_t columns, at::ScalarType type)
+      : x_(at::empty({count, rows, inner}, type)),
+        w_(at::empty({count, inner, columns}, type)),
+        y_(at::empty({count, rows, columns}, type)) {}
   double seconds() {
     for (at::Tensor* t : {&x_, &w_, &y_}) t->fill_(1e-2);
     return seconds_of([&] {
@@ -50,14 +52,18 @@ class Products {
   at::Tensor x_, w_, y_;
 };
 
-double products_of_gpt2(int64_t rows, int64_t seq) {
+double products_of_gpt2(int64_t rows, int64_t seq, at::ScalarType type) {
   constexpr int64_t kLayers = 12, kHeads = 12, kWidth = 768, kVocab = 50257;
-  double seconds = Products(1, rows * seq, kWidth, kVocab).seconds();
+  double seconds = 0;
+  auto add = [&](int64_t count, int64_t points, int64_t inner, int64_t columns) {
+    seconds += Products(count, points, inner, columns, type).seconds();
+  };
+  add(1, rows * seq, kWidth, kVocab);
   for (int64_t layer = 0; layer < kLayers; ++layer) {
-    for (int64_t columns : {3 * kWidth, kWidth}) seconds += Products(1, rows * seq, kWidth, columns).seconds();
-    seconds += Products(1, rows * seq, kWidth, 4 * kWidth).seconds() + Products(1, rows * seq, 4 * kWidth, kWidth).seconds();
-    seconds += Products(rows * kHeads, seq, kWidth / kHeads, seq).seconds();  // scores, then values
-    seconds += Products(rows * kHeads, seq, seq, kWidth / kHeads).seconds();
+    for (int64_t columns : {3 * kWidth, kWidth, 4 * kWidth}) add(1, rows * seq, kWidth, columns);
+    add(1, rows * seq, 4 * kWidth, kWidth);
+    add(rows * kHeads, seq, kWidth / kHeads, seq);  // scores
+    add(rows * kHeads, seq, seq, kWidth / kHeads);  // values
   }
   return seconds;
 }
@@ -87,8 +93,9 @@ int main(int argc, char** argv) {
       if (line == "memory") {
         const double once = seconds_of([&] { at::add_out(sum, a, b); });
         seconds = once * (7.0 * static_cast<double>(numbers)) / (3.0 * static_cast<double>(kNumbers));
-      } else if (line == "products") {
-        seconds = products_of_gpt2(std::stoll(argv[2]), std::stoll(argv[3]));
+      } else if (line == "products" || line == "products bf16") {
+        seconds = products_of_gpt2(std::stoll(argv[2]), std::stoll(argv[3]),
+                                   line == "products" ? at::kFloat : at::kBFloat16);
       } else {
         optimizer.sync().begin();
         for (nn::Param* p : run->model->store.params()) p->grad.fill_(1e-3);
