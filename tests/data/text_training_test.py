@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 
 import numpy
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from text_support import DRIVER, drive, package
 
 SOURCES = [str(p) for p in sorted((package("torch") / "nn" / "modules").glob("*.py"))]
+PEAK_MEMORY = pathlib.Path(__file__).resolve().parents[1] / "peak_memory.py"
 FULL = os.environ.get("TRIREME_FULL") == "1"
 
 
@@ -137,13 +139,12 @@ def peak_of_training(tmp_path, kind, megabytes):
     """The peak of resident memory, in MiB, of learning from so much with half a million words counted at once."""
     words_without_end(tmp_path / "corpus", megabytes)
     options = dict(type=kind, vocab_size=600, max_words=500_000, threads=2)
-    process = subprocess.Popen([DRIVER, "train_with", tmp_path / "t", json.dumps(options), tmp_path / "corpus"], stdout=subprocess.PIPE)
-    said = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = status
-    assert status == 0 and "rare words" in said
-    print(kind, megabytes, "MB:", usage.ru_maxrss >> 10, "MiB")
-    return usage.ru_maxrss >> 10
+    command = [sys.executable, PEAK_MEMORY, DRIVER, "train_with", tmp_path / "t", json.dumps(options), tmp_path / "corpus"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    peak = int(said.split()[-1]) >> 20
+    assert "rare words" in said
+    print(kind, megabytes, "MB:", peak, "MiB")
+    return peak
 
 
 @pytest.mark.skipif(not FULL, reason="hundreds of megabytes to learn from")

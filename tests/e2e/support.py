@@ -5,6 +5,7 @@ import os
 import pathlib
 import struct
 import subprocess
+import sys
 
 import numpy
 
@@ -19,6 +20,13 @@ def trireme(*words, code=0, timeout=120, **options):
     assert done.returncode == code, (
         f"trireme {' '.join(map(str, words))}: exit {done.returncode}, expected {code}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done
+
+
+def peak_memory(*words):
+    """Runs the program; returns the peak of its resident memory in bytes."""
+    done = subprocess.run([sys.executable, ROOT / "tests/peak_memory.py", PROGRAM, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, (words, done.stderr)
+    return int(done.stdout.split()[-1])
 
 
 def json_lines(text):

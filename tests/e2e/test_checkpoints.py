@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from support import PROGRAM, apart, config, latest, layout, learnable_data, lines, losses, train, trireme
+from support import apart, config, latest, layout, learnable_data, lines, losses, peak_memory, train, trireme
 
 
 @pytest.fixture(scope="module")
@@ -457,21 +457,14 @@ def test_conversions_hold_one_tensor_at_a_time(tmp_path):
     size = (folder / "model.safetensors").stat().st_size
     assert size > 140e6
 
-    def peak(*words):
-        run = os.posix_spawn(PROGRAM, [PROGRAM, *map(str, words)], os.environ,
-                             file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
-        _, status, used = os.wait4(run, 0)
-        assert status == 0, words
-        return used.ru_maxrss * 1024
-
-    base = peak("ckpt", "inspect", folder)
+    base = peak_memory("ckpt", "inspect", folder)
     steps = [("model", "split", "--to", "split", "--tensor-parallel", 2, "--pipeline-parallel", 2),
              ("split", "oslo", "--to", "oslo", "--tensor-parallel", 2, "--pipeline-parallel", 2),
              ("oslo", "bin", "--to", "bin"), ("bin", "hf", "--to", "hf", "--dtype", "bf16", "--max-shard-size", "50MB")]
     for source, target, *words in steps:
-        used = peak("ckpt", "convert", tmp_path / source, tmp_path / target, *words) - base
+        used = peak_memory("ckpt", "convert", tmp_path / source, tmp_path / target, *words) - base
         assert used < size / 4, f"{source} to {target}: {used / 1e6:.0f} MB of {size / 1e6:.0f}"
-    used = peak("ckpt", "verify", tmp_path / "split") - base
+    used = peak_memory("ckpt", "verify", tmp_path / "split") - base
     assert used < size / 4, f"verify: {used / 1e6:.0f} MB"
     for name in ("split", "oslo", "bin"):
         shutil.rmtree(tmp_path / name)
@@ -486,11 +479,7 @@ def test_a_merged_save_holds_one_tensor_at_a_time(tmp_path):
     def peak(kind):
         words = ["train", "--config", path, f"train.output_dir={tmp_path / kind}", *layout(tp=2), "train.train_iter=1",
                  f"train.checkpointer.format={kind}", "optim.name=sgd", *(f"model.{key}={value}" for key, value in sizes.items())]
-        run = os.posix_spawn(PROGRAM, [PROGRAM, *map(str, words)], os.environ,
-                             file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
-        _, status, used = os.wait4(run, 0)
-        assert status == 0, words
-        return used.ru_maxrss * 1024
+        return peak_memory(*words)
 
     split, merged = peak("split"), peak("merged")
     size = (latest(tmp_path / "merged") / "model.safetensors").stat().st_size

@@ -101,11 +101,13 @@ void save_merged(const SaveRequest& request, const comm::Comm& world, const std:
       tensor.resize(
           static_cast<size_t>(formats::checked_bytes(entry.shape, entry.dtype, entry.name)));
     for (const HeldPart& part : parts_of[entry.name]) {
-      ++tag;
+      tag += 2;
       int64_t bytes = part.flat.size() * size;
+      std::byte asked{};  // a send waits for nobody: unasked, an owner would copy all that it has
       if (world.rank() != 0) {
-        if (part.rank == world.rank())
-          world.isend(my_data[entry.name].data_ptr(), bytes, 0, tag).wait();
+        if (part.rank != world.rank()) continue;
+        world.irecv(&asked, 1, 0, tag).wait();
+        world.isend(my_data[entry.name].data_ptr(), bytes, 0, tag + 1).wait();
         continue;
       }
       std::vector<std::byte> received;
@@ -114,7 +116,8 @@ void save_merged(const SaveRequest& request, const comm::Comm& world, const std:
         from = static_cast<const std::byte*>(my_data[entry.name].data_ptr());
       } else {
         received.resize(static_cast<size_t>(bytes));
-        world.irecv(received.data(), bytes, part.rank, tag).wait();
+        world.isend(&asked, 1, part.rank, tag).wait();
+        world.irecv(received.data(), bytes, part.rank, tag + 1).wait();
         from = received.data();
       }
       for_each_shared(part.slice, part.flat, whole, {0, whole.count()}, entry.shape,
