@@ -123,6 +123,9 @@ def questions(folder):
     return [{"path": str(path), "type": "squad", "options": {"pad": 256}}]
 
 
+# Each token's class is the token itself, which a decoder can see too.
+ITSELF = {"bos": 0, "eos": 1, "mask": 2, "masked_lm_prob": 0.8, "mask_share": 0, "random_share": 0}
+
 # (family, head, class, data): each head, on families whose classes call their parts otherwise.
 UNDER_HEADS = [("gpt2", "sequence_classification", "GPT2ForSequenceClassification", stories),
                ("llama", "question_answering", "LlamaForQuestionAnswering", questions),
@@ -140,7 +143,7 @@ def test_another_head(family, head, class_name, sources, data, tokenizer, tmp_pa
     keys["model"] |= {"head": head, "pad_token_id": 256, "num_labels": VOCAB if sources is None else 3, "output_router_logits": False}
     if family not in ("mixtral",):
         del keys["model"]["output_router_logits"]
-    keys["data"]["train"] = sources(tmp_path) if sources else [{"path": data, "type": "mlm", "options": {"bos": 0, "eos": 1, "mask": 2, "pad": 256}}]
+    keys["data"]["train"] = sources(tmp_path) if sources else [{"path": data, "type": "mlm", "options": ITSELF}]
     keys["train"] |= {"train_iter": 12, "checkpointer": {"period": 6}}
     keys["data"]["seq_length"] = 40
     config.write_text(json.dumps(keys))
