@@ -63,6 +63,9 @@ def probe(folder, start, pooling, out):
 
 def test_masked_autoencoder_on_digits(digits):
     run(digits, "mae_digits", "--ranks", 2)
+    # What is left out follows the sample also where a step of another layout holds fewer.
+    said = trireme("eval", "--config", ROOT / "configs/mae_digits.yaml", "--checkpoint", latest(digits / "out/digits/mae"), "--json", cwd=digits).stdout
+    assert apart([json.loads(said)["loss"]], [measured(digits / "out/digits/mae")["eval_loss"]]) < 1e-5
     accuracy = probe(digits, "out/digits/mae", "mean", "out/digits/mae_probe")
     assert accuracy >= (0.9 if FULL else 0), accuracy
     folder = digits / "out/digits/mae_hf"
