@@ -233,9 +233,9 @@ def mt5(root):
             {"untied_fp64": (torch.float64, False, dict(feed_forward_proj="gated-gelu")), "fp32": (torch.float32, True, dict(initializer_factor=0.3))})
 
 
-def bart_like(root, family, config, prefix, heads, more, ignore=()):
+def bart_like(root, family, config, prefix, heads, more, ignore=(), activation="relu"):
     sizes = BART | more
-    for name, dtype, keys in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function="relu"))):
+    for name, dtype, keys in (("fp64", torch.float64, dict(scale_embedding=True)), ("fp32", torch.float32, dict(activation_function=activation))):
         model = getattr(hf, f"{prefix}ForConditionalGeneration")(config(**sizes, **keys)).to(dtype)
         model.final_logits_bias.normal_(0, 0.3)
         pair(root, f"{family}_{name}", model, blocks=5, tp=[1, 2, 4], layouts="all" if name == "fp64" else "few", zero=["k_proj.bias"],
@@ -261,7 +261,8 @@ def mbart(root):
 
 
 def blenderbot(root):
-    bart_like(root, "blenderbot", hf.BlenderbotConfig, "Blenderbot", ["CausalLM"], {})
+    # With relu the last block's attention has gradients of which transformers' own fp32 holds five digits.
+    bart_like(root, "blenderbot", hf.BlenderbotConfig, "Blenderbot", ["CausalLM"], {}, activation="silu")
 
 
 def blenderbot_small(root):
