@@ -87,14 +87,18 @@ def train_step(job, ranks=1):
     return Steps([*launch, program("train_step"), json.dumps(job)])
 
 
+def processor(key):
+    """A field of /proc/cpuinfo."""
+    info = pathlib.Path("/proc/cpuinfo").read_text()
+    return next((l.split(":", 1)[1].strip() for l in info.splitlines() if l.startswith(key)), "?")
+
+
 def machine():
     """What a reader needs to judge the numbers, as (what, value) lines."""
-    info = pathlib.Path("/proc/cpuinfo").read_text()
-    field = lambda key: next((l.split(":", 1)[1].strip() for l in info.splitlines() if l.startswith(key)), "?")
-    isa = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in field("flags").split()]
+    isa = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in processor("flags").split()]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     compiler = subprocess.run(["c++", "-dumpfullversion"], capture_output=True, text=True).stdout.strip()
-    lines = [("processor", f"{field('model name')} ({', '.join(isa)})"), ("cores", len(os.sched_getaffinity(0))),
+    lines = [("processor", f"{processor('model name')} ({', '.join(isa)})"), ("cores", len(os.sched_getaffinity(0))),
              ("memory", f"{memory:.0f} GiB"), ("system", f"Linux {platform.release().split('-')[0]}, GCC {compiler}")]
     try:
         from importlib.metadata import version
